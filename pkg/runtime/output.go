@@ -1,0 +1,263 @@
+package runtime
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// output is the Out of a run: files in its directory, and the caller's Sink.
+type output struct {
+	limits Limits
+	sink   Sink
+	dir    string
+
+	mu       sync.Mutex
+	closed   bool
+	logFile  *os.File
+	logSize  int64
+	dropped  int64
+	mask     io.WriteCloser
+	names    map[string]bool
+	finished []Artifact
+}
+
+func newOutput(req RunRequest, limits Limits) (*output, error) {
+	if err := os.MkdirAll(filepath.Join(req.Dir, "artifacts"), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(req.Dir, "log"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	o := &output{limits: limits, sink: req.Sink, dir: req.Dir, logFile: f, names: map[string]bool{}}
+	if o.sink == nil {
+		o.sink = Discard{}
+	}
+	o.mask = req.Secrets.Writer(logTail{o})
+	return o, nil
+}
+
+// Progress implements Out.
+func (o *output) Progress(fraction float64, message string) {
+	fraction = min(max(fraction, 0), 1)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.sink.Progress(fraction, message)
+	}
+}
+
+// Log implements Out.
+func (o *output) Log() io.Writer { return logHead{o} }
+
+// logHead takes the plugin's writes, before masking.
+type logHead struct{ o *output }
+
+func (l logHead) Write(p []byte) (int, error) {
+	l.o.mu.Lock()
+	defer l.o.mu.Unlock()
+	if !l.o.closed {
+		_, _ = l.o.mask.Write(p)
+	}
+	return len(p), nil
+}
+
+// logTail takes what is masked; o.mu is held.
+type logTail struct{ o *output }
+
+func (l logTail) Write(p []byte) (int, error) {
+	o := l.o
+	keep := p
+	if room := o.limits.LogBytes - o.logSize; int64(len(keep)) > room {
+		keep = keep[:max(room, 0)]
+	}
+	o.dropped += int64(len(p) - len(keep))
+	o.append(keep)
+	return len(p), nil
+}
+
+func (o *output) append(p []byte) {
+	if len(p) == 0 {
+		return
+	}
+	n, err := o.logFile.Write(p)
+	if n > 0 {
+		o.sink.Log(o.logSize, redact.NewBytes(bytes.Clone(p[:n])))
+		o.logSize += int64(n)
+	}
+	if err != nil {
+		o.dropped += int64(len(p) - n)
+	}
+}
+
+// Artifact implements Out.
+func (o *output) Artifact(name string, class ArtifactClass, contentType string) (io.WriteCloser, error) {
+	refuse := func(why string) (io.WriteCloser, error) {
+		return nil, &ActionError{Code: CodeArtifactLimit, Message: why}
+	}
+	if !namePattern.MatchString(name) {
+		return refuse("an artifact's name must be 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit")
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		return refuse("the run has ended")
+	case o.names[name]:
+		return refuse("the run has an artifact of that name already")
+	case len(o.names) >= o.limits.Artifacts:
+		return refuse(fmt.Sprintf("a run may leave at most %d artifacts", o.limits.Artifacts))
+	}
+	a := Artifact{Name: name, Class: class, ContentType: contentType, Path: filepath.Join(o.dir, "artifacts", name)}
+	f, err := os.OpenFile(a.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, &ActionError{Code: CodeInternal, Message: "the artifact's file could not be created", Err: err}
+	}
+	o.names[name] = true
+	return &artifactWriter{o: o, a: a, f: f, sum: sha256.New()}, nil
+}
+
+type artifactWriter struct {
+	o      *output
+	a      Artifact
+	f      *os.File
+	sum    hash.Hash
+	failed error
+	closed bool
+}
+
+func (w *artifactWriter) Write(p []byte) (int, error) {
+	if w.failed != nil {
+		return 0, w.failed
+	}
+	if w.a.Size+int64(len(p)) > w.o.limits.ArtifactBytes {
+		w.failed = &ActionError{Code: CodeArtifactLimit, Message: fmt.Sprintf("an artifact may have at most %d bytes", w.o.limits.ArtifactBytes)}
+		return 0, w.failed
+	}
+	n, err := w.f.Write(p)
+	w.sum.Write(p[:n])
+	w.a.Size += int64(n)
+	if err != nil {
+		w.failed = &ActionError{Code: CodeInternal, Message: "the artifact's file could not be written", Err: err}
+		return n, w.failed
+	}
+	return n, nil
+}
+
+// Close completes the artifact, or removes it when a write failed.
+func (w *artifactWriter) Close() error {
+	if w.closed {
+		return w.failed
+	}
+	w.closed = true
+	if err := w.f.Close(); err != nil && w.failed == nil {
+		w.failed = &ActionError{Code: CodeInternal, Message: "the artifact's file could not be written", Err: err}
+	}
+	w.o.mu.Lock()
+	defer w.o.mu.Unlock()
+	if w.failed == nil && w.o.closed {
+		w.failed = &ActionError{Code: CodeArtifactLimit, Message: "the run has ended"}
+	}
+	if w.failed != nil {
+		delete(w.o.names, w.a.Name)
+		_ = os.Remove(w.a.Path)
+		return w.failed
+	}
+	w.a.SHA256 = hex.EncodeToString(w.sum.Sum(nil))
+	w.o.finished = append(w.o.finished, w.a)
+	w.o.sink.Artifact(w.a)
+	return nil
+}
+
+// close ends the output without a result.
+func (o *output) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	_ = o.logFile.Close()
+}
+
+// finish completes the log and fills in what the Runtime knows.
+func (o *output) finish(res *Result, secrets redact.Strings) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_ = o.mask.Close()
+	if o.dropped > 0 {
+		o.append([]byte(fmt.Sprintf("\n[log limit reached: %d bytes dropped]\n", o.dropped)))
+	}
+	o.closed = true
+	if err := o.logFile.Close(); err != nil && res.Outcome == OutcomeSucceeded {
+		res.Outcome, res.Reason, res.Message = OutcomeInfraFailed, CodeInternal, "the log could not be stored"
+	}
+	res.Artifacts = o.finished
+	res.LogPath, res.LogSize = o.logFile.Name(), o.logSize
+	res.JSON = maskJSON(res.JSON, secrets)
+	res.Message = secrets.Mask(res.Message)
+}
+
+// maskJSON masks secrets in every string of a JSON document, names included.
+// Masking the encoded form would miss values that JSON escapes.
+func maskJSON(doc redact.Bytes, secrets redact.Strings) redact.Bytes {
+	if doc.IsZero() || len(secrets) == 0 {
+		return doc
+	}
+	dec := json.NewDecoder(bytes.NewReader(doc.Reveal()))
+	dec.UseNumber()
+	var v any
+	if dec.Decode(&v) != nil {
+		return redact.Bytes{}
+	}
+	return Object(maskValue(v, secrets))
+}
+
+func maskValue(v any, secrets redact.Strings) any {
+	switch v := v.(type) {
+	case string:
+		return secrets.Mask(v)
+	case []any:
+		for i := range v {
+			v[i] = maskValue(v[i], secrets)
+		}
+		return v
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, e := range v {
+			out[secrets.Mask(k)] = maskValue(e, secrets)
+		}
+		return out
+	}
+	return v
+}
+
+// Mask replaces secrets in the texts of the tree, in place.
+func (n *UINode) Mask(secrets redact.Strings) {
+	if n == nil || len(secrets) == 0 {
+		return
+	}
+	n.Name, n.Value = secrets.Mask(n.Name), secrets.Mask(n.Value)
+	for _, c := range n.Children {
+		c.Mask(secrets)
+	}
+}
+
+// framesOnly keeps the places of a stack trace and drops the first line and the
+// arguments, which may hold content.
+func framesOnly(stack []byte) []byte {
+	var out []byte
+	for _, line := range bytes.Split(stack, []byte("\n")) {
+		if bytes.HasPrefix(line, []byte("\t")) {
+			out = append(append(out, bytes.TrimSpace(line)...), '\n')
+		}
+	}
+	return out
+}

@@ -1,0 +1,166 @@
+package procs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Proc is a started process with all its descendants.
+type Proc struct {
+	t      *Table
+	rec    record
+	cmd    *exec.Cmd
+	exited chan struct{}
+
+	once    sync.Once
+	waitErr error
+	endErr  error
+}
+
+// TempDir creates an empty directory in the table's directory, for a use that
+// Start will record.
+func (t *Table) TempDir(prefix string) (string, error) {
+	return os.MkdirTemp(filepath.Join(t.dir, "tmp"), prefix+"-")
+}
+
+// Start records a mark, then starts cmd as the leader of its own session with
+// the mark in its environment, then records its process id. cmd.Env must be
+// set by the caller (it is not inherited); cmd.SysProcAttr is replaced. The
+// dirs, made with TempDir, are removed when the process ends or is reaped.
+func (t *Table) Start(cmd *exec.Cmd, runID string, dirs ...string) (*Proc, error) {
+	rec := record{Mark: newMark(), RunID: runID, Boot: bootID(), Dirs: dirs}
+	if err := t.write(rec); err != nil {
+		return nil, fmt.Errorf("recording the process: %w", err)
+	}
+	cmd.Env = append(withoutMarks(cmd.Env), EnvRun+"="+runID, EnvMark+"="+rec.Mark)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if err := t.spawn(cmd.Start); err != nil {
+		_ = os.Remove(t.path(rec)) // the dirs stay the caller's
+		return nil, err
+	}
+	p := &Proc{t: t, rec: rec, cmd: cmd, exited: make(chan struct{})}
+	p.rec.PID = cmd.Process.Pid
+	if st, err := readStat(p.rec.PID); err == nil {
+		p.rec.Start = st.start
+	}
+	if err := t.write(p.rec); err != nil {
+		go p.watch()
+		_ = p.End(context.Background(), 0)
+		return nil, fmt.Errorf("recording the process: %w", err)
+	}
+	go p.watch()
+	return p, nil
+}
+
+// watch learns that the process exited without reaping it: as a zombie it keeps
+// its id, so the group and session number cannot be another's while End sweeps.
+func (p *Proc) watch() {
+	defer close(p.exited)
+	for {
+		err := unix.Waitid(unix.P_PID, p.rec.PID, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}
+
+// PID returns the process id of the leader.
+func (p *Proc) PID() int { return p.rec.PID }
+
+// Exited is closed when the leader exited; its descendants may live on until End.
+func (p *Proc) Exited() <-chan struct{} { return p.exited }
+
+// End asks the process to stop with SIGTERM when grace is positive and gives it
+// that long, kills it and all its descendants, and returns when all are dead
+// and the directories removed. Later calls return the same. When ctx ends first
+// the record stays, so that a later process tries again.
+func (p *Proc) End(ctx context.Context, grace time.Duration) error {
+	p.once.Do(func() { p.endErr = p.end(ctx, grace) })
+	return p.endErr
+}
+
+func (p *Proc) end(ctx context.Context, grace time.Duration) error {
+	if grace > 0 {
+		p.terminate(ctx, grace)
+	}
+	_, err := killAll(ctx, p.rec)
+	if err != nil {
+		// Something cannot be killed (an uninterruptible wait). The leader is
+		// reaped when it can be, so that no zombie stays.
+		go func() { _ = p.cmd.Wait() }()
+		return err
+	}
+	<-p.exited
+	p.waitErr = p.cmd.Wait()
+	return p.t.forget(p.rec)
+}
+
+// terminate sends SIGTERM to the group and waits for the leader, within grace.
+func (p *Proc) terminate(ctx context.Context, grace time.Duration) {
+	select {
+	case <-p.exited:
+		return
+	default:
+	}
+	_ = syscall.Kill(-p.rec.PID, syscall.SIGTERM)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.exited:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// State says how the leader exited. Only after End returned without an error.
+func (p *Proc) State() *os.ProcessState { return p.cmd.ProcessState }
+
+// WaitErr is what exec.Cmd.Wait returned. Only after End returned without an error.
+func (p *Proc) WaitErr() error { return p.waitErr }
+
+// spawner runs each start on one thread that lives as long as the table: the
+// kernel sends Pdeathsig when the starting thread ends, not the process.
+func (t *Table) spawner() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(t.stopped)
+	for {
+		select {
+		case start := <-t.spawns:
+			start()
+		case <-t.quit:
+			return
+		}
+	}
+}
+
+func (t *Table) spawn(start func() error) error {
+	done := make(chan error, 1)
+	select {
+	case t.spawns <- func() { done <- start() }:
+		return <-done
+	case <-t.quit:
+		return os.ErrClosed
+	}
+}
+
+func withoutMarks(env []string) []string {
+	var out []string
+	for _, kv := range env {
+		if !strings.HasPrefix(kv, EnvRun+"=") && !strings.HasPrefix(kv, EnvMark+"=") {
+			out = append(out, kv)
+		}
+	}
+	return out
+}
