@@ -21,6 +21,10 @@ import (
 // instead of one that the tests start.
 const EnvURL = "BERTH_TEST_POSTGRES_URL"
 
+// EnvFile names the environment variable with the path of a file that holds
+// such a DSN; cmd/with-postgres sets it. EnvURL wins.
+const EnvFile = "BERTH_TEST_POSTGRES_FILE"
+
 const (
 	migrateLimit = 2 * time.Minute
 	dropLimit    = 30 * time.Second
@@ -45,12 +49,19 @@ type Template struct {
 var shared = sync.OnceValues(func() (*Server, error) { return StartServer(Options{}) })
 
 // AdminDSN returns the DSN under which databases of the tests' server are
-// created: that of EnvURL, or of the server of this process, which the first
-// call starts (1 to 2 s). It fails the test where there is none.
+// created: that of EnvURL or EnvFile, or of the server of this process, which
+// the first call starts (1 to 2 s). It fails the test where there is none.
 func AdminDSN(tb testing.TB) string {
 	tb.Helper()
 	if dsn := os.Getenv(EnvURL); dsn != "" {
 		return dsn
+	}
+	if path := os.Getenv(EnvFile); path != "" {
+		dsn, err := os.ReadFile(path)
+		if err != nil {
+			tb.Fatalf("pgtest: %s: %v", EnvFile, err)
+		}
+		return strings.TrimSpace(string(dsn))
 	}
 	server, err := shared()
 	if err != nil {

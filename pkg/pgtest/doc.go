@@ -4,8 +4,8 @@
 // # Which server
 //
 // Where BERTH_TEST_POSTGRES_URL is set, that server is used: a DSN of a role
-// that may create databases. `make test` starts one server for all packages
-// this way (see cmd/with-postgres). Otherwise the first call in a test process
+// that may create databases. `make test` starts one server for all packages,
+// and hands it on in a file (see cmd/with-postgres). Otherwise the first call in a test process
 // starts a server from the binaries of this machine: an own data folder, a
 // free port on 127.0.0.1, a random password, never as root. Nothing is ever
 // skipped: where no binaries are found, the test fails and the message names

@@ -2,9 +2,10 @@
 //
 //	with-postgres go test ./...
 //
-// The command finds the server's DSN in BERTH_TEST_POSTGRES_URL and so all test
-// processes below it share one server. Where that variable is set already, no
-// server is started. The exit code is that of the command.
+// All test processes below the command share the server: they find its DSN in
+// the file that BERTH_TEST_POSTGRES_FILE names. Where BERTH_TEST_POSTGRES_URL is
+// set, that server is used and none is started. The exit code is that of the
+// command.
 package main
 
 import (
@@ -50,7 +51,16 @@ func run(ctx context.Context, args, env []string, stdout io.Writer) (err error) 
 			return startErr
 		}
 		defer func() { err = errors.Join(err, server.Close()) }()
-		env = append(env, pgtest.EnvURL+"="+server.DSN("postgres"))
+		folder, wdErr := os.Getwd()
+		if wdErr != nil {
+			return wdErr
+		}
+		address, handErr := newHandover(folder, server.DSN("postgres"))
+		if handErr != nil {
+			return handErr
+		}
+		defer func() { err = errors.Join(err, address.close()) }()
+		env = append(env, pgtest.EnvFile+"="+address.path)
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -24,13 +24,44 @@ func plain() []string {
 
 func TestCommandSeesAServerAndItsExitCodeCounts(t *testing.T) {
 	var out bytes.Buffer
-	err := run(t.Context(), []string{"sh", "-c", `echo "$` + pgtest.EnvURL + `"; exit 7`}, plain(), &out)
+	err := run(t.Context(), []string{"sh", "-c", `cat "$` + pgtest.EnvFile + `"; exit 7`}, plain(), &out)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		t.Errorf("got %v, want the command's exit code 7", err)
 	}
 	if !strings.HasPrefix(out.String(), "postgres://postgres:") {
 		t.Errorf("the command saw %d bytes that are no DSN", out.Len())
+	}
+}
+
+func TestPathStaysWhileDSNChanges(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	first, err := newHandover("/checkout", "postgres://first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	beside, err := newHandover("/checkout", "postgres://beside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(first.path); err != nil || string(text) != "postgres://first" {
+		t.Errorf("a second run at once changed the first one's file to %q, %v", text, err)
+	}
+	for _, h := range []*handover{first, beside} {
+		if err := h.close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(h.path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left behind", h.path)
+		}
+	}
+	later, err := newHandover("/checkout", "postgres://later")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = later.close() }()
+	if later.path != first.path {
+		t.Errorf("the next run has the path %s, want %s", later.path, first.path)
 	}
 }
 
