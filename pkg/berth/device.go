@@ -1,0 +1,138 @@
+package berth
+
+import "time"
+
+// Device is what a task holds exclusively. Its state has four axes, never one
+// flag: presence, health, admin and occupancy.
+type Device struct {
+	ID       DeviceID
+	Host     HostID
+	HostName string
+	Pool     PoolID
+	PoolName string
+	Driver   string // chromium, process, adb
+	// HardwareID is the driver's name for it.
+	HardwareID string
+	// HardwareUnique: HardwareID is unique by itself (a phone's serial); else
+	// it is unique per host and driver (a slot, a context).
+	HardwareUnique bool
+	Name           string
+	// Labels in force: what the agent reports, overridden by AdminLabels, plus
+	// those of prefix berth.dev/.
+	Labels map[string]string
+	// Presence: the host's agent reported it at its last sync.
+	Present bool
+	Health  Health
+	Admin   AdminState
+	// Unclean: work that was not seen to end may still touch it.
+	Unclean   bool
+	Occupancy Occupancy
+	Fence     Fence
+	// The holder's coordinates; "" when free.
+	Attempt   AttemptID
+	Task      TaskID
+	CreatedAt time.Time
+	UpdatedAt time.Time
+}
+
+// Health of a device.
+type Health string
+
+// The healths.
+const (
+	HealthGood        Health = "good"
+	HealthSuspect     Health = "suspect"
+	HealthQuarantined Health = "quarantined"
+)
+
+// Valid reports whether h is a health.
+func (h Health) Valid() bool {
+	return h == HealthGood || h == HealthSuspect || h == HealthQuarantined
+}
+
+// AdminState is what operators decided about a device.
+type AdminState string
+
+// The admin states.
+const (
+	AdminActive      AdminState = "active"
+	AdminCordoned    AdminState = "cordoned"
+	AdminMaintenance AdminState = "maintenance"
+	AdminRetired     AdminState = "retired"
+)
+
+// Occupancy of a device.
+type Occupancy string
+
+// The occupancies.
+const (
+	OccupancyFree    Occupancy = "free"
+	OccupancyHeld    Occupancy = "held"
+	OccupancyUnclean Occupancy = "unclean"
+)
+
+// OccupancyOf derives the occupancy from the lease and the unclean mark.
+func OccupancyOf(holder AttemptID, unclean bool) Occupancy {
+	switch {
+	case holder != "":
+		return OccupancyHeld
+	case unclean:
+		return OccupancyUnclean
+	}
+	return OccupancyFree
+}
+
+// Placeable is a lease row's one number that says who may be placed on the
+// device, whether or not it is held just now.
+type Placeable int
+
+// The values of Placeable.
+const (
+	// PlaceNothing: no task.
+	PlaceNothing Placeable = 0
+	// PlaceProbes: only tasks that an operator pinned to the device.
+	PlaceProbes Placeable = 1
+	// PlaceAll: every task that fits.
+	PlaceAll Placeable = 2
+)
+
+// PlaceableOf decides Placeable from the axes and the host. Whoever raises it
+// holds the lease row and judges the host in a later statement (I14).
+func PlaceableOf(present bool, health Health, admin AdminState, unclean bool, host HostState, draining bool) Placeable {
+	if !present || unclean || host != HostOnline || draining || admin == AdminRetired || admin == AdminMaintenance {
+		return PlaceNothing
+	}
+	if admin == AdminCordoned || health == HealthQuarantined {
+		return PlaceProbes
+	}
+	return PlaceAll
+}
+
+// ReportedLabelPrefix is reserved for Berth itself.
+const ReportedLabelPrefix = "berth.dev/"
+
+// LabelDevice is the label that pins a task to one device.
+const LabelDevice = ReportedLabelPrefix + "device"
+
+// MergeLabels gives the labels in force: reported ones (less those with the
+// reserved prefix), overridden by the admin's, plus berth.dev/device.
+func MergeLabels(id DeviceID, reported, admin map[string]string) map[string]string {
+	out := make(map[string]string, len(reported)+len(admin)+1)
+	for k, v := range reported {
+		if len(k) < len(ReportedLabelPrefix) || k[:len(ReportedLabelPrefix)] != ReportedLabelPrefix {
+			out[k] = v
+		}
+	}
+	for k, v := range admin {
+		out[k] = v
+	}
+	out[LabelDevice] = string(id)
+	return out
+}
+
+// Bounds of what a host reports.
+const (
+	MaxDevicesPerHost = 512
+	MaxLabels         = 64
+	MaxPluginsPerHost = 128
+)

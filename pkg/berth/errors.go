@@ -1,0 +1,126 @@
+package berth
+
+import (
+	"errors"
+	"strings"
+)
+
+// The kinds of error that cross package borders. Operations wrap them with %w
+// and the words of the case; pkg/httpapi alone turns them into statuses.
+var (
+	// ErrNotFound: the thing does not exist, or the caller may not know that
+	// it does (the two are not told apart).
+	ErrNotFound = errors.New("not found")
+	// ErrWrongState: the thing exists, but its state does not allow the act.
+	// See [WrongStateError], which names the state.
+	ErrWrongState = errors.New("wrong state")
+	// ErrExists: a thing of that name exists.
+	ErrExists = errors.New("already exists")
+	// ErrInvalid: the input is wrong; see [InvalidError].
+	ErrInvalid = errors.New("invalid")
+	// ErrIdempotencyMismatch: the idempotency key was used with another body.
+	ErrIdempotencyMismatch = errors.New("idempotency key was used with another body")
+	// ErrLeaseLost: the attempt no longer holds its lease: it expired, was
+	// ended by somebody else or its fence is old. Stop, kill, clean.
+	ErrLeaseLost = errors.New("lease lost")
+	// ErrStaleEpoch: a newer agent process of the host has synced, or the
+	// call's epoch is above the server's (a restored database): sync again in
+	// the latter case, stop in the former.
+	ErrStaleEpoch = errors.New("stale epoch")
+	// ErrMismatch: a repeat of an immutable write with other bytes.
+	ErrMismatch = errors.New("already stored with different content")
+	// ErrGap: a log chunk that starts after the end of the log; see [GapError].
+	ErrGap = errors.New("gap in the log")
+	// ErrTooLarge: a limit on size or count would be passed.
+	ErrTooLarge = errors.New("too large")
+	// ErrUnavailable: the database could not be reached, or gave up for a
+	// passing reason; the same call may succeed later.
+	ErrUnavailable = errors.New("database unavailable")
+	// ErrNotActive: another process is this pool's active scheduler.
+	ErrNotActive = errors.New("another process is active")
+	// ErrExpired: a token's time is over.
+	ErrExpired = errors.New("expired")
+	// ErrUsed: a single-use token was used.
+	ErrUsed = errors.New("already used")
+)
+
+// FieldError is one fault of an input.
+type FieldError struct {
+	// Path of the field, as in the JSON body: tasks[3].priority.
+	Path string `json:"path"`
+	// Message says what is wrong. It never repeats payload bytes.
+	Message string `json:"message"`
+	// Remedy says what to do.
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// InvalidError is an input with all its faults. errors.Is(err, ErrInvalid)
+// holds.
+type InvalidError struct{ Fields []FieldError }
+
+// Invalid makes an InvalidError of one fault.
+func Invalid(path, message, remedy string) *InvalidError {
+	return &InvalidError{Fields: []FieldError{{Path: path, Message: message, Remedy: remedy}}}
+}
+
+// Error lists the faults in one line.
+func (e *InvalidError) Error() string {
+	parts := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		parts[i] = f.Path + ": " + f.Message
+		if f.Remedy != "" {
+			parts[i] += " (" + f.Remedy + ")"
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Is makes errors.Is(err, ErrInvalid) true.
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Faults collects field faults; its zero value is ready.
+type Faults struct{ fields []FieldError }
+
+// Add notes a fault.
+func (f *Faults) Add(path, message, remedy string) {
+	f.fields = append(f.fields, FieldError{Path: path, Message: message, Remedy: remedy})
+}
+
+// Err is nil without faults, otherwise an *InvalidError with all of them.
+func (f *Faults) Err() error {
+	if len(f.fields) == 0 {
+		return nil
+	}
+	return &InvalidError{Fields: f.fields}
+}
+
+// WrongStateError says which state stood in the way. errors.Is(err,
+// ErrWrongState) holds.
+type WrongStateError struct {
+	// Thing is what was in the wrong state: task, attempt, device, host.
+	Thing string
+	// State is the state it is in.
+	State string
+	// Message says which states would do, or what to do instead.
+	Message string
+}
+
+// Error names the thing, its state and the way out.
+func (e *WrongStateError) Error() string {
+	return e.Thing + " is " + e.State + ": " + e.Message
+}
+
+// Is makes errors.Is(err, ErrWrongState) true.
+func (e *WrongStateError) Is(target error) bool { return target == ErrWrongState }
+
+// GapError says where the log really ends. errors.Is(err, ErrGap) holds.
+type GapError struct {
+	// Next is the offset that the log wants next, in bytes.
+	Next int64
+}
+
+// Error is a fixed sentence.
+func (e *GapError) Error() string { return "the chunk starts after the end of the log" }
+
+// Is makes errors.Is(err, ErrGap) true.
+func (e *GapError) Is(target error) bool { return target == ErrGap }

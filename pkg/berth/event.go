@@ -1,0 +1,110 @@
+package berth
+
+import "time"
+
+// Event names what happened to a task in a transition. The first six are the
+// log events that carry every identifier (design.md section 13).
+type Event string
+
+// The events.
+const (
+	EventAssigned  Event = "assigned"
+	EventClaimed   Event = "claimed"
+	EventRenewed   Event = "renewed"
+	EventCompleted Event = "completed" // the attempt ended and finished the task
+	EventRetried   Event = "retried"   // the attempt ended and the task will be tried again
+	EventFailed    Event = "failed"    // the task was dead-lettered
+
+	EventSubmitted       Event = "submitted"
+	EventStarted         Event = "started"
+	EventQueued          Event = "queued" // its time had come
+	EventReleased        Event = "released"
+	EventCancelRequested Event = "cancel_requested"
+	EventCancelled       Event = "cancelled" // without a live attempt, or before its start
+	EventRetriedByHand   Event = "retried_by_hand"
+)
+
+// Transition is one step of a task: what the audit row stores and what the log
+// says. It holds identifiers and codes only, never content. Store operations
+// return the transitions that they committed; the caller logs them.
+type Transition struct {
+	Event Event
+	Task  TaskID
+	From  TaskState // "" for submitted
+	To    TaskState
+	// The attempt's coordinates; zero where none is concerned. The attempt's id
+	// is the lease's.
+	Attempt AttemptID
+	Number  int
+	Device  DeviceID
+	Host    HostID
+	Fence   Fence
+	// Outcome of the attempt, when it ended.
+	Outcome Outcome
+	Reason  string
+	Pool    PoolID
+	// CorrelationID of the submit.
+	CorrelationID string
+	At            time.Time
+}
+
+// EndEvent is the event of an attempt's end that moves the task to next.
+func EndEvent(outcome Outcome, next Next) Event {
+	switch {
+	case outcome == OutcomeReleased && next.Retried():
+		return EventReleased
+	case next.Retried():
+		return EventRetried
+	case next.State == StateDeadLetter:
+		return EventFailed
+	case next.State == StateCancelled:
+		return EventCancelled
+	}
+	return EventCompleted
+}
+
+// AuditAction names an administrative act or a transition in the audit trail.
+// Transitions use "task." plus their event.
+type AuditAction string
+
+// Administrative acts.
+const (
+	AuditUserCreated      AuditAction = "user.created"
+	AuditLogin            AuditAction = "auth.login"
+	AuditLoginFailed      AuditAction = "auth.login_failed"
+	AuditPoolCreated      AuditAction = "pool.created"
+	AuditEnrolmentCreated AuditAction = "enrolment.created"
+	AuditEnrolmentRevoked AuditAction = "enrolment.revoked"
+	AuditHostEnrolled     AuditAction = "host.enrolled"
+	AuditHostSynced       AuditAction = "host.synced"
+	AuditHostOffline      AuditAction = "host.offline"
+	AuditDeviceAdmin      AuditAction = "device.admin"
+	AuditDeviceUnclean    AuditAction = "device.unclean"
+	AuditDeviceCleaned    AuditAction = "device.cleaned"
+	AuditPluginRegistered AuditAction = "plugin.registered"
+	AuditKeyCreated       AuditAction = "signing_key.created"
+)
+
+// ActionOf is the audit action of a transition's event.
+func ActionOf(e Event) AuditAction { return AuditAction("task." + string(e)) }
+
+// AuditEvent is one row of the audit trail.
+type AuditEvent struct {
+	ID     int64
+	At     time.Time
+	Actor  Actor
+	Action AuditAction
+	// Target names what was acted on: kind (task, host, device, pool, user,
+	// enrolment, plugin, signing_key) and id.
+	TargetKind string
+	TargetID   string
+	// Transition's coordinates, for task.* actions.
+	Attempt AttemptID
+	Number  int
+	Device  DeviceID
+	Host    HostID
+	From    TaskState
+	To      TaskState
+	Outcome Outcome
+	Reason  string
+}

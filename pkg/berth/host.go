@@ -1,0 +1,95 @@
+package berth
+
+import (
+	"path"
+	"time"
+)
+
+// Host is a machine that runs a Host Agent and owns devices.
+type Host struct {
+	ID           HostID
+	Name         string
+	Pool         PoolID
+	PoolName     string
+	State        HostState
+	Draining     bool
+	Epoch        Epoch
+	AgentVersion string
+	Plugins      []PluginVersion
+	LastSeenAt   time.Time // zero: never
+	EnrolledAt   time.Time
+	Devices      int
+	// Held counts its devices that are held.
+	Held int
+}
+
+// HostState is a host's presence.
+type HostState string
+
+// The host states.
+const (
+	// HostEnrolled: never synced.
+	HostEnrolled HostState = "enrolled"
+	HostOnline   HostState = "online"
+	HostOffline  HostState = "offline"
+	HostRevoked  HostState = "revoked"
+)
+
+// HostFresh reports whether a host that was last seen at seen counts as
+// present at now.
+func (t Timings) HostFresh(seen, now time.Time) bool {
+	return !seen.IsZero() && now.Sub(seen) <= t.HostOfflineAfter
+}
+
+// PluginVersion names one version of a plugin.
+type PluginVersion struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+// Plugin is a registered version of a kind of work.
+type Plugin struct {
+	PluginVersion
+	// Enabled: hosts may serve it. Reported but unapproved ones are not.
+	Enabled bool
+	// Schema of the payload, JSON Schema 2020-12.
+	Schema      []byte
+	Description string
+	CreatedAt   time.Time
+}
+
+// Pool is a named set of devices that one queue serves.
+type Pool struct {
+	ID         PoolID
+	Name       string
+	Paused     bool
+	AgeingStep time.Duration
+	CreatedAt  time.Time
+}
+
+// DefaultPool is the name of the pool that the first migration makes.
+const DefaultPool = "default"
+
+// EnrolmentToken lets one host in, once.
+type EnrolmentToken struct {
+	ID        EnrolmentID
+	Pool      PoolID
+	PoolName  string
+	Pattern   string // glob over host names: lab-*
+	CreatedAt time.Time
+	ExpiresAt time.Time
+	UsedAt    time.Time // zero: unused
+	UsedBy    HostID
+	RevokedAt time.Time // zero: not revoked
+}
+
+// EnrolmentRepeatWithin is how long the same key may repeat an enrolment and
+// gets the same answer.
+const EnrolmentRepeatWithin = 10 * time.Minute
+
+// HostNameMatches reports whether a host of that name may use a token with
+// that pattern (path.Match syntax). A broken pattern matches nothing.
+func HostNameMatches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
+}

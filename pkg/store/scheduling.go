@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// Scheduling are the scheduler's operations.
+type Scheduling interface {
+	// PlacementRound runs fn inside one transaction as pool's only active
+	// scheduler and commits when fn returns nil. Another active one is
+	// berth.ErrNotActive, at once. fn must not wait on anything but round.
+	// After the commit the engine sends the hints.
+	//
+	// Correctness does not rest on being the only one: Apply is safe against
+	// another round, a cancel, a cordon, or a renewal at the same instant.
+	PlacementRound(ctx context.Context, actor berth.Actor, pool berth.PoolID, fn func(ctx context.Context, round Round) error) ([]berth.Transition, error)
+
+	// PromoteDue moves at most limit tasks whose time has come from delayed to
+	// queue, earliest due first, skipping rows that others hold.
+	PromoteDue(ctx context.Context, actor berth.Actor, limit int) ([]berth.Transition, error)
+
+	// GiveUp dead-letters at most limit waiting tasks (queued, or failed and
+	// waiting for a retry; not scheduled ones) whose GiveUpAt has passed, with
+	// berth.ReasonQueueTimeout.
+	GiveUp(ctx context.Context, actor berth.Actor, limit int) ([]berth.Transition, error)
+
+	// SchedulablePools lists the pools that are not paused, by id.
+	SchedulablePools(ctx context.Context) ([]berth.PoolID, error)
+}
+
+// Round is one placement round's view and hand.
+type Round interface {
+	// FreeDevices lists at most limit free devices of the pool on which all may
+	// be placed and whose host is fresh and not draining, by device id.
+	// limit <= 0 is no limit.
+	FreeDevices(ctx context.Context, limit int) ([]FreeDevice, error)
+	// WaitingClasses lists the classes of the pool that have queued tasks. Its
+	// cost grows with the pool's classes, not with its queue.
+	WaitingClasses(ctx context.Context) ([]Class, error)
+	// Heads returns the next queued tasks of each class after its cursor, in
+	// order of (rank, task id), at most PerClass each. No rows are locked. Rows
+	// read are proportional to rows returned plus classes asked.
+	Heads(ctx context.Context, asks []HeadsAsk) ([]Head, error)
+	// Apply places: each placement whose queue row and lease row are still there,
+	// free, placeable and held by nobody else gets its attempt (assigned), its
+	// lease (fence raised, ClaimWithin to live) and loses its queue row; the
+	// rest are silently not placed. It returns the indexes placed, ascending.
+	// Deleted, updated and inserted rows are checked to agree; if not, the error
+	// rolls the round back.
+	Apply(ctx context.Context, placements []Placement) ([]int, error)
+}
+
+// FreeDevice is a device that may be leased now.
+type FreeDevice struct {
+	ID     berth.DeviceID
+	Host   berth.HostID
+	Labels map[string]string
+	// Plugins enabled on its host. Shared by devices of a host: do not change.
+	Plugins []berth.PluginVersion
+}
+
+// Class is a class with queued tasks.
+type Class struct {
+	ID          berth.ClassID
+	Requirement berth.Requirement
+}
+
+// HeadsAsk asks for the tasks of a class after a position. The zero position
+// is the head.
+type HeadsAsk struct {
+	Class     berth.ClassID
+	AfterRank berth.Rank
+	AfterTask berth.TaskID // "" from the head
+	PerClass  int
+}
+
+// Head is a queued task near the head of its class.
+type Head struct {
+	Class berth.ClassID
+	Rank  berth.Rank
+	Task  berth.TaskID
+	// Number of the attempt it would get.
+	Number int
+	// Ref is the engine's own way to find the row again.
+	Ref string
+	// LastHost is where the attempt before ended infra_failed, lost or
+	// released, to prefer another; "" otherwise.
+	LastHost berth.HostID
+	// LastDevice likewise.
+	LastDevice berth.DeviceID
+}
+
+// Placement is a decision: this task on this device.
+type Placement struct {
+	Head Head
+	// Attempt is the new attempt's id.
+	Attempt berth.AttemptID
+	Device  berth.DeviceID
+	Host    berth.HostID
+	// Version of the plugin that the host will run.
+	Version string
+}
+
+// Keeping are the leasekeeper's operations.
+type Keeping interface {
+	// ReapLeases ends at most limit live attempts that berth.Timings.Reap says
+	// are over: judged on the locked rows, each in a transaction of its own, so
+	// that one failure does not stop the others. The first error is returned
+	// with the transitions of those that went through.
+	ReapLeases(ctx context.Context, actor berth.Actor, limit int) ([]berth.Transition, error)
+
+	// MarkSilentHosts takes at most limit online hosts that are no longer fresh
+	// offline: their devices' placeable bits are cleared (lease rows first, then
+	// the host) and an audit row written. Attempts are left to their leases. It
+	// returns the hosts.
+	MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) ([]berth.HostID, error)
+}
