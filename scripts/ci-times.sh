@@ -28,6 +28,7 @@ done
 		{ print "| " $1 " | " time($2) " | " time($4) " |"; cold += $2; warm += $4 }
 		END { print "| all | " time(cold) " | " time(warm) " |" }'
 	echo
+	# shellcheck disable=SC1091
 	printf 'Minutes and seconds, on %s cores, %s, %s, at %s%s.\n' "$(nproc)" \
 		"$(. /etc/os-release && echo "$PRETTY_NAME")" "$(go env GOVERSION)" \
 		"$(git rev-parse --short HEAD 2>/dev/null || echo 'an unknown commit')" \

@@ -7,6 +7,9 @@
 # BERTH_INSTALL=0. Everywhere else it names the package and the command.
 #
 # Exit codes: 0 everything is there, 2 wrong usage, 3 something is missing.
+# The functions have_X are called by a name put together, which shellcheck does
+# not see.
+# shellcheck disable=SC2317
 set -eu
 
 MISSING=3
@@ -25,9 +28,9 @@ have_postgres() {
 	return 1
 }
 
-# chromium_commands lists the names under which a Chromium may be installed.
+# chromium_commands lists the names that the driver in pkg/runtime looks for.
 chromium_commands() {
-	echo chromium chromium-browser google-chrome google-chrome-stable
+	echo chromium chromium-browser google-chrome
 }
 
 # Ubuntu's package chromium-browser is a script that asks for a snap: it has the
