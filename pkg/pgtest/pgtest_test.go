@@ -3,9 +3,11 @@ package pgtest
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -299,7 +301,14 @@ func TestKilledProcessLeavesNothing(t *testing.T) {
 		_, err := os.Stat(folder)
 		return errors.Is(err, os.ErrNotExist)
 	})
-	if _, err := pgx.Connect(t.Context(), dsn); err == nil {
+	// A server without its folder refuses logins but still listens.
+	config, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+	if conn, err := net.Dial("tcp", address); err == nil {
+		_ = conn.Close()
 		t.Error("the server of the killed process still runs")
 	}
 }
