@@ -76,16 +76,8 @@ func AdminDSN(tb testing.TB) string {
 func NewDB(tb testing.TB, template Template) string {
 	tb.Helper()
 	admin := AdminDSN(tb)
-	ctx, cancel := context.WithTimeout(context.Background(), migrateLimit)
-	defer cancel()
-
-	source, err := ensureTemplate(ctx, admin, template)
+	name, dsn, err := clone(admin, tb.Name(), template)
 	if err != nil {
-		tb.Fatalf("pgtest: template database: %v", err)
-	}
-	name := databaseName(tb.Name())
-	create := "CREATE DATABASE " + quote(name) + " TEMPLATE " + quote(source)
-	if err := execute(ctx, admin, create); err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
 	tb.Cleanup(func() {
@@ -95,11 +87,34 @@ func NewDB(tb testing.TB, template Template) string {
 			tb.Errorf("pgtest: %v", err)
 		}
 	})
-	dsn, err := withDatabase(admin, name)
+	return dsn
+}
+
+// NewDB creates a database as template says on this server, which runs, and
+// returns its DSN. It goes with the server: the test may stop that any time. It
+// fails the test on any error.
+func (s *Server) NewDB(tb testing.TB, template Template) string {
+	tb.Helper()
+	_, dsn, err := clone(s.DSN("postgres"), tb.Name(), template)
 	if err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
 	return dsn
+}
+
+// clone creates a database on the server of admin and returns its name and DSN.
+func clone(admin, test string, template Template) (name, dsn string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), migrateLimit)
+	defer cancel()
+	source, err := ensureTemplate(ctx, admin, template)
+	if err != nil {
+		return "", "", fmt.Errorf("template database: %w", err)
+	}
+	name = databaseName(test)
+	if dsn, err = withDatabase(admin, name); err != nil {
+		return "", "", err
+	}
+	return name, dsn, execute(ctx, admin, "CREATE DATABASE "+quote(name)+" TEMPLATE "+quote(source))
 }
 
 // ensureTemplate returns the name of a database that template.Migrate has

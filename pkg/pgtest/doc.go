@@ -26,7 +26,8 @@
 // # A server to break
 //
 // A test that stops, kills or reads the log of its server starts a private one
-// with StartServer; its address stays the same over Stop and Start.
+// with StartServer; its address stays the same over Stop and Start, and its own
+// NewDB makes migrated databases there.
 //
 // # Nothing is left behind
 //

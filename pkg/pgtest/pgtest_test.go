@@ -179,6 +179,18 @@ func TestGivenServerIsUsed(t *testing.T) {
 	}
 }
 
+func TestPrivateServerHasMigratedDatabases(t *testing.T) {
+	var migrations atomic.Int32
+	server := start(t, Options{})
+	conn := connect(t, server.NewDB(t, notesTemplate(t, &migrations)))
+	if got := int(conn.Config().Port); got != server.port {
+		t.Errorf("the database is on port %d, want the private server's %d", got, server.port)
+	}
+	if n := count(t, conn, "SELECT count(*) FROM notes"); n != 1 {
+		t.Errorf("%d rows, want the template's 1", n)
+	}
+}
+
 func start(t *testing.T, opts Options) *Server {
 	t.Helper()
 	server, err := StartServer(opts)
