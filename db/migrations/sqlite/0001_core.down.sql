@@ -1,0 +1,19 @@
+-- Children first: a DROP TABLE checks the foreign keys that point at it.
+DROP TABLE signing_keys;
+DROP TABLE refresh_tokens;
+DROP TABLE users;
+DROP TABLE audit_events;
+DROP TABLE idempotency_keys;
+DROP TABLE artifacts;
+DROP TABLE log_chunks;
+DROP TABLE attempts;
+DROP TABLE delayed;
+DROP TABLE queue;
+DROP TABLE tasks;
+DROP TABLE task_classes;
+DROP TABLE devices;
+DROP TABLE host_plugins;
+DROP TABLE plugins;
+DROP TABLE enrolment_tokens;
+DROP TABLE hosts;
+DROP TABLE pools;
