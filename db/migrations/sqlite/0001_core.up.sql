@@ -267,4 +267,4 @@ CREATE TABLE signing_keys (
 ) STRICT, WITHOUT ROWID;
 
 INSERT INTO pools (id, name, created_at)
-VALUES ('00000000-0000-7000-8000-000000000001', 'default', CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000);
+VALUES ('00000000-0000-7000-8000-000000000001', 'default', CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000);

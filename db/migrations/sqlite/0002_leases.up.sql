@@ -32,7 +32,7 @@ SELECT d.id, d.host_id, d.pool_id, 1 FROM devices d;
 UPDATE attempts SET fence = 1 WHERE ended_at IS NULL;
 UPDATE leases
 SET attempt_id = a.id, task_id = a.task_id, number = a.number,
-    expires_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000
+    expires_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000
 FROM (
     SELECT id, task_id, number, device_id,
            row_number() OVER (PARTITION BY device_id ORDER BY assigned_at, id) AS place
@@ -47,7 +47,7 @@ SELECT t.class_id, t.rank, t.id, a.number + 1, a.give_up_at
 FROM attempts a JOIN tasks t ON t.id = a.task_id
 WHERE a.ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.attempt_id = a.id);
 UPDATE attempts
-SET ended_at = CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000,
+SET ended_at = CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER) * 1000,
     outcome = 'lost', ended_by = 'sync', reason = 'host_lost_attempt'
 WHERE ended_at IS NULL AND NOT EXISTS (SELECT 1 FROM leases l WHERE l.attempt_id = attempts.id);
 
