@@ -17,7 +17,7 @@
 //   - [Runtime.Run] returns only when the work is dead: processes killed,
 //     pages and browser contexts closed. Cancelling its context kills the work.
 //   - Work that an earlier process left behind (it was killed with SIGKILL) is
-//     found and killed by [New], and by [Reap], before anything else runs.
+//     found and killed by package builtin's New, and by [Reap], before anything else runs.
 //   - No payload, secret, screenshot, UI tree or typed text is in an error, a
 //     reason, a message or a log line of this package.
 //

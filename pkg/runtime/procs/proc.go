@@ -45,6 +45,10 @@ func (t *Table) Start(cmd *exec.Cmd, runID string, dirs ...string) (*Proc, error
 	}
 	cmd.Env = append(withoutMarks(cmd.Env), EnvRun+"="+runID, EnvMark+"="+rec.Mark)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
+	if cmd.WaitDelay == 0 {
+		// An escaped descendant that holds the output open must not hold up End.
+		cmd.WaitDelay = 2 * time.Second
+	}
 	if err := t.spawn(cmd.Start); err != nil {
 		_ = os.Remove(t.path(rec)) // the dirs stay the caller's
 		return nil, err

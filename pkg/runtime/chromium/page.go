@@ -1,0 +1,206 @@
+package chromium
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+// Open implements runtime.Browser.
+func (s *session) Open(ctx context.Context, url string) error {
+	if err := s.driver.cfg.Policy.check(ctx, url); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.refused = nil
+	clear(s.inflight)
+	s.mu.Unlock()
+	var nav struct {
+		LoaderID  string `json:"loaderId"`
+		ErrorText string `json:"errorText"`
+	}
+	if err := s.call(ctx, "Page.navigate", object{"url": url}, &nav); err != nil {
+		if isStale(err) {
+			return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the browser does not take the address"}
+		}
+		return s.navigationEnded(ctx, err)
+	}
+	if nav.ErrorText != "" {
+		s.mu.Lock()
+		refused := s.refused
+		s.mu.Unlock()
+		if refused != nil {
+			return refused
+		}
+		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page could not be loaded: " + netError(nav.ErrorText)}
+	}
+	if nav.LoaderID == "" {
+		return nil // the same document, another fragment
+	}
+	return s.waitLoad(ctx, nav.LoaderID)
+}
+
+func (s *session) navigationEnded(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page did not answer in time", Err: ctx.Err()}
+	}
+	return err
+}
+
+// netError passes on Chromium's own name of a network error, and nothing else.
+func netError(text string) string {
+	if strings.HasPrefix(text, "net::ERR_") && !strings.ContainsAny(text, " /?") {
+		return text
+	}
+	return "network error"
+}
+
+func (s *session) waitLoad(ctx context.Context, loader string) error {
+	for {
+		s.mu.Lock()
+		done, next := s.hasLoaded(loader), s.loaded
+		s.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-next:
+		case <-s.lost:
+			return runtime.ErrDeviceLost
+		case <-s.life.Done():
+			return runtime.ErrClosed
+		case <-ctx.Done():
+			return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page did not finish loading in time", Err: ctx.Err()}
+		}
+	}
+}
+
+// SetViewport implements runtime.Browser.
+func (s *session) SetViewport(ctx context.Context, width, height int, scale float64) error {
+	return s.call(ctx, "Emulation.setDeviceMetricsOverride", metrics(width, height, scale), nil)
+}
+
+// Screenshot implements runtime.Screen.
+func (s *session) Screenshot(ctx context.Context) (redact.Bytes, error) {
+	var shot struct {
+		Data []byte `json:"data"` // encoding/json decodes the base64
+	}
+	if err := s.call(ctx, "Page.captureScreenshot", object{"format": "png"}, &shot); err != nil {
+		return redact.Bytes{}, err
+	}
+	return redact.NewBytes(shot.Data), nil
+}
+
+// Page implements runtime.Browser.
+func (s *session) Page(ctx context.Context) (runtime.PageInfo, error) {
+	var info runtime.PageInfo
+	err := s.evaluate(ctx, `({URL: location.href, Title: document.title, Text: document.body ? document.body.innerText : ""})`, &info)
+	return info, err
+}
+
+// WaitIdle implements runtime.Browser.
+func (s *session) WaitIdle(ctx context.Context, quiet time.Duration) error {
+	for {
+		s.mu.Lock()
+		busy, since := len(s.inflight), time.Since(s.lastBusy)
+		s.mu.Unlock()
+		if busy == 0 && since >= quiet {
+			return nil
+		}
+		if err := s.pause(ctx, pollEvery); err != nil {
+			if ctx.Err() != nil {
+				return &runtime.ActionError{Code: runtime.CodeWaitTimeout, Message: "the page's requests did not come to rest", Err: ctx.Err()}
+			}
+			return err
+		}
+	}
+}
+
+// pollEvery is how often a condition of the page is looked at.
+const pollEvery = 40 * time.Millisecond
+
+// pause waits a little, or returns why waiting is over.
+func (s *session) pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.lost:
+		return runtime.ErrDeviceLost
+	case <-s.life.Done():
+		return runtime.ErrClosed
+	}
+}
+
+// world returns the execution context of a world of our own in the main frame:
+// the page's scripts cannot change what our scripts see there. The browser
+// returns the same world as long as the document stays.
+func (s *session) world(ctx context.Context) (int64, error) {
+	var w struct {
+		ID int64 `json:"executionContextId"`
+	}
+	err := s.call(ctx, "Page.createIsolatedWorld", object{"frameId": s.targetID, "worldName": "berth"}, &w)
+	return w.ID, err
+}
+
+// remote is a value in the page.
+type remote struct {
+	Type     string          `json:"type"`
+	Subtype  string          `json:"subtype"`
+	ObjectID string          `json:"objectId"`
+	Value    json.RawMessage `json:"value"`
+}
+
+type evaluation struct {
+	Result    remote `json:"result"`
+	Exception *struct {
+		Exception struct {
+			ClassName string `json:"className"`
+		} `json:"exception"`
+	} `json:"exceptionDetails"`
+}
+
+var errScript = errors.New("a script failed in the page")
+
+// evaluate runs an expression in our world and decodes its value into out.
+func (s *session) evaluate(ctx context.Context, expression string, out any) error {
+	return s.retryStale(ctx, func() error {
+		world, err := s.world(ctx)
+		if err != nil {
+			return err
+		}
+		var ev evaluation
+		if err := s.call(ctx, "Runtime.evaluate", object{"expression": expression, "contextId": world, "returnByValue": true}, &ev); err != nil {
+			return err
+		}
+		if ev.Exception != nil {
+			return errScript
+		}
+		if out == nil || len(ev.Result.Value) == 0 {
+			return nil
+		}
+		return json.Unmarshal(ev.Result.Value, out)
+	})
+}
+
+// retryStale repeats do while the browser refuses it because the page changes
+// under it, until ctx ends.
+func (s *session) retryStale(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if !isStale(err) {
+			return err
+		}
+		if perr := s.pause(ctx, pollEvery); perr != nil {
+			return perr
+		}
+	}
+}
