@@ -11,8 +11,8 @@ import (
 func (s Strings) values() []string {
 	var vs []string
 	for _, v := range s {
-		if v.s != "" && !slices.Contains(vs, v.s) {
-			vs = append(vs, v.s)
+		if s := v.Reveal(); s != "" && !slices.Contains(vs, s) {
+			vs = append(vs, s)
 		}
 	}
 	slices.SortFunc(vs, func(a, b string) int {

@@ -8,6 +8,7 @@
 package redact
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -21,21 +22,32 @@ const Placeholder = "[redacted]"
 // prints as Placeholder too.
 //
 // It is a struct, not a string, so that a conversion or a concatenation cannot
-// reveal it by accident. Two Strings are comparable with ==.
-type String struct{ s string }
+// reveal it by accident, and because the runtime prints a panicking string. The
+// content is behind a closure: fmt cannot call the methods of an unexported
+// field but prints what lies in it, through a pointer too; a closure prints as
+// an address. Compare with Equal.
+type String struct{ reveal func() string }
 
 // NewString wraps s.
-func NewString(s string) String { return String{s: s} }
+func NewString(s string) String { return String{reveal: func() string { return s }} }
 
 // Reveal returns the content. Call it only to hand the content to where it was
 // meant to go.
-func (s String) Reveal() string { return s.s }
+func (s String) Reveal() string {
+	if s.reveal == nil {
+		return ""
+	}
+	return s.reveal()
+}
+
+// Equal reports whether both hold the same content.
+func (s String) Equal(o String) bool { return s.Reveal() == o.Reveal() }
 
 // IsZero reports whether the content is empty.
-func (s String) IsZero() bool { return s.s == "" }
+func (s String) IsZero() bool { return s.Reveal() == "" }
 
 // Len returns the length of the content in bytes.
-func (s String) Len() int { return len(s.s) }
+func (s String) Len() int { return len(s.Reveal()) }
 
 // String returns Placeholder.
 func (String) String() string { return Placeholder }
@@ -55,20 +67,29 @@ func (String) MarshalText() ([]byte, error) { return []byte(Placeholder), nil }
 // LogValue returns Placeholder.
 func (String) LogValue() slog.Value { return slog.StringValue(Placeholder) }
 
-// Bytes is binary content that never prints. Its zero value is empty.
-type Bytes struct{ b []byte }
+// Bytes is binary content that never prints, made like [String]. Its zero value
+// is empty.
+type Bytes struct{ reveal func() []byte }
 
 // NewBytes wraps b without copying it.
-func NewBytes(b []byte) Bytes { return Bytes{b: b} }
+func NewBytes(b []byte) Bytes { return Bytes{reveal: func() []byte { return b }} }
 
 // Reveal returns the content itself, not a copy.
-func (b Bytes) Reveal() []byte { return b.b }
+func (b Bytes) Reveal() []byte {
+	if b.reveal == nil {
+		return nil
+	}
+	return b.reveal()
+}
+
+// Equal reports whether both hold the same content.
+func (b Bytes) Equal(o Bytes) bool { return bytes.Equal(b.Reveal(), o.Reveal()) }
 
 // IsZero reports whether the content is empty.
-func (b Bytes) IsZero() bool { return len(b.b) == 0 }
+func (b Bytes) IsZero() bool { return b.Len() == 0 }
 
 // Len returns the length of the content in bytes.
-func (b Bytes) Len() int { return len(b.b) }
+func (b Bytes) Len() int { return len(b.Reveal()) }
 
 // String returns Placeholder.
 func (Bytes) String() string { return Placeholder }
