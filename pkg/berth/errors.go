@@ -2,7 +2,9 @@ package berth
 
 import (
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 )
 
 // The kinds of error that cross package borders. Operations wrap them with %w
@@ -27,6 +29,8 @@ var (
 	// call's epoch is above the server's (a restored database): sync again in
 	// the latter case, stop in the former.
 	ErrStaleEpoch = errors.New("stale epoch")
+	// ErrEpochAhead is the latter case of ErrStaleEpoch, which it also is.
+	ErrEpochAhead = fmt.Errorf("epoch is ahead of the server's, which is a %w", ErrStaleEpoch)
 	// ErrMismatch: a repeat of an immutable write with other bytes.
 	ErrMismatch = errors.New("already stored with different content")
 	// ErrGap: a log chunk that starts after the end of the log; see [GapError].
@@ -42,6 +46,13 @@ var (
 	ErrExpired = errors.New("expired")
 	// ErrUsed: a single-use token was used.
 	ErrUsed = errors.New("already used")
+	// ErrUnauthenticated: no credentials, or ones that do not hold. The error
+	// says no more, so that nobody learns which.
+	ErrUnauthenticated = errors.New("not authenticated")
+	// ErrForbidden: the caller is known and its role does not allow the act.
+	ErrForbidden = errors.New("not allowed")
+	// ErrTooMany: too many calls of a kind; see [TooManyError].
+	ErrTooMany = errors.New("too many requests")
 )
 
 // FieldError is one fault of an input.
@@ -124,3 +135,15 @@ func (e *GapError) Error() string { return "the chunk starts after the end of th
 
 // Is makes errors.Is(err, ErrGap) true.
 func (e *GapError) Is(target error) bool { return target == ErrGap }
+
+// TooManyError says when to come back. errors.Is(err, ErrTooMany) holds.
+type TooManyError struct {
+	// RetryAfter is how long to wait.
+	RetryAfter time.Duration
+}
+
+// Error is a fixed sentence.
+func (e *TooManyError) Error() string { return ErrTooMany.Error() }
+
+// Is makes errors.Is(err, ErrTooMany) true.
+func (e *TooManyError) Is(target error) bool { return target == ErrTooMany }

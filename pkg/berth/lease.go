@@ -189,7 +189,7 @@ func CheckEpoch(stored, carried Epoch) error {
 	case carried < stored:
 		return fmt.Errorf("epoch %d is older than the host's %d, a newer agent runs: %w", carried, stored, ErrStaleEpoch)
 	case carried > stored:
-		return fmt.Errorf("epoch %d is above the host's %d, sync again: %w", carried, stored, ErrStaleEpoch)
+		return fmt.Errorf("epoch %d is above the host's %d, sync again: %w", carried, stored, ErrEpochAhead)
 	}
 	return nil
 }
