@@ -1,0 +1,64 @@
+// Package blob keeps bytes under keys: the content of artifacts and logs. The
+// database says what a blob is and which one counts; a blob store knows nothing
+// but keys.
+package blob
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// Store keeps blobs. All of its methods may be called by several goroutines.
+type Store interface {
+	// Put streams r into the blob key and returns its size in bytes and the
+	// SHA-256 of its bytes in lower-case hex. When it returns nil the blob is
+	// whole and survives a crash of the machine; otherwise no blob of that key
+	// was made or changed, and nothing is left behind.
+	//
+	// More than limit bytes is berth.ErrTooLarge; an existing key is
+	// berth.ErrExists (blobs never change); a bad key is berth.ErrInvalid; a full
+	// store wraps ErrFull. An error of r is returned as it is.
+	Put(ctx context.Context, key Key, r io.Reader, limit int64) (size int64, sha256 string, err error)
+	// Get opens a blob and says how long it is, or returns berth.ErrNotFound.
+	// The reader may be read after the blob was deleted.
+	Get(ctx context.Context, key Key) (r io.ReadCloser, size int64, err error)
+	// Delete removes a blob; one that is not there is no error.
+	Delete(ctx context.Context, key Key) error
+}
+
+// Key names a blob: path segments joined by slashes, each of letters, digits
+// and . _ -, none starting with a dot; at most MaxKeyLen bytes.
+type Key string
+
+// MaxKeyLen bounds a key.
+const MaxKeyLen = 200
+
+// NewKey makes a key that no other call makes, below kind (artifacts, logs).
+func NewKey(kind string) Key { return Key(kind + "/" + uuid.NewString()) }
+
+// Valid is nil or berth.ErrInvalid.
+func (k Key) Valid() error {
+	if k == "" || len(k) > MaxKeyLen {
+		return fmt.Errorf("blob key of %d bytes: %w", len(k), berth.ErrInvalid)
+	}
+	for segment := range strings.SplitSeq(string(k), "/") {
+		if segment == "" || segment[0] == '.' || strings.ContainsFunc(segment, unsafe) {
+			return fmt.Errorf("blob key has an unsafe segment: %w", berth.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+func unsafe(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '.', r == '_', r == '-':
+		return false
+	}
+	return true
+}
