@@ -1,0 +1,255 @@
+package hostagent
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+// Config says what an agent is made of.
+type Config struct {
+	// Server is the base URL: https://berth.example.com.
+	Server string
+	// StateDir keeps key, identity, journal and runs; 0700. One agent at a time
+	// uses it: the Runtime's process table holds its lock.
+	StateDir string
+	// Name of the host, for its enrolment.
+	Name string
+	// EnrolmentToken is used when StateDir has no identity yet.
+	EnrolmentToken redact.String
+	// Runtime has the devices; the caller made it after it killed what an
+	// earlier process left over, and closes it after Run returned.
+	Runtime *runtime.Runtime
+	// Version of the agent, for people.
+	Version string
+	// StopWithin bounds handing in what there is at the end; default 10 s.
+	StopWithin time.Duration
+	// HTTP is the client to use; nil makes one. It must not have a Timeout:
+	// claims are long polls.
+	HTTP *http.Client
+	// Clock measures leases; nil: BootClock.
+	Clock Clock
+	// Logger gets ids and codes only.
+	Logger *zap.Logger
+}
+
+// Agent is one run of the Host Agent on this machine.
+type Agent struct {
+	cfg      Config
+	log      *zap.Logger
+	clock    Clock
+	api      *api
+	journal  *Journal
+	id       identity
+	instance string
+
+	resync chan struct{} // asks for a sync
+	synced chan struct{} // closed after the first sync
+
+	mu       sync.Mutex
+	settings protocol.Settings
+	devices  map[berth.DeviceID]*device
+	byKey    map[string]*device
+	reported string // what the last sync reported of the devices
+	holds    map[berth.AttemptID]*hold
+	ready    bool
+	work     sync.WaitGroup
+}
+
+// New makes an agent. It reads the state directory and talks to nobody.
+func New(cfg Config) (*Agent, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	if cfg.Clock == nil {
+		cfg.Clock = BootClock
+	}
+	if cfg.StopWithin <= 0 {
+		cfg.StopWithin = 10 * time.Second
+	}
+	if cfg.HTTP == nil {
+		cfg.HTTP = &http.Client{}
+	}
+	cfg.Server = strings.TrimRight(cfg.Server, "/")
+	if !strings.HasPrefix(cfg.Server, "https://") && !strings.HasPrefix(cfg.Server, "http://") {
+		return nil, fmt.Errorf("server: %q is no http(s) address: use for example https://berth.example.com", berth.Clip(cfg.Server, 80))
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "runs"), 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	journal, err := OpenJournal(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{
+		cfg: cfg, log: cfg.Logger, clock: cfg.Clock, journal: journal,
+		api:      &api{base: cfg.Server, http: cfg.HTTP},
+		instance: rand.Text(),
+		resync:   make(chan struct{}, 1),
+		synced:   make(chan struct{}),
+		devices:  map[berth.DeviceID]*device{},
+		byKey:    map[string]*device{},
+		holds:    map[berth.AttemptID]*hold{},
+		settings: defaultSettings(),
+	}, nil
+}
+
+// defaultSettings hold until the first sync tells the installation's.
+func defaultSettings() protocol.Settings {
+	t := berth.DefaultTimings()
+	return protocol.Settings{
+		LeaseTTL: protocol.MillisOf(t.LeaseTTL), RenewEvery: protocol.MillisOf(t.RenewEvery), RequestTimeout: protocol.MillisOf(t.RequestTimeout),
+		FenceMargin: protocol.MillisOf(t.FenceMargin), KillMargin: protocol.MillisOf(t.KillMargin), HeartbeatEvery: protocol.MillisOf(t.HeartbeatEvery),
+		CancelWithin: protocol.MillisOf(t.CancelWithin), MaxLogChunk: 1 << 20, MaxLogBytes: 64 << 20, MaxArtifact: 256 << 20, MaxArtifacts: 200,
+	}
+}
+
+// Synced is closed when the first sync succeeded.
+func (a *Agent) Synced() <-chan struct{} { return a.synced }
+
+// Ready reports whether the last sync or heartbeat succeeded.
+func (a *Agent) Ready() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ready
+}
+
+func (a *Agent) setReady(ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.ready = ok
+}
+
+// Run enrols if need be, syncs, and works until ctx ends; then it releases what
+// had not started, kills what runs, hands in all it can within StopWithin and
+// returns nil. An error means that this agent may not go on: a newer one of the
+// host runs (berth.ErrStaleEpoch), the host was revoked, or it was not let in.
+func (a *Agent) Run(ctx context.Context) error {
+	defer func() { _ = a.journal.Close() }()
+	if err := a.identify(ctx); err != nil {
+		return stopped(ctx, err)
+	}
+	// What is held goes on while ctx has ended, so that it can be handed in.
+	holdCtx, endHolds := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer endHolds(errStopping)
+	loops, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	if err := a.sync(loops, holdCtx); err != nil {
+		return stopped(ctx, err)
+	}
+	close(a.synced)
+	a.log.Info("synced", zap.String("host_id", string(a.id.HostID)), zap.Int64("epoch", int64(a.api.heldEpoch())))
+	a.resumeFinished(holdCtx)
+
+	var wg sync.WaitGroup
+	for _, loop := range []func(loops, holds context.Context) error{a.claimLoop, a.heartbeatLoop, a.syncLoop} {
+		wg.Go(func() {
+			if err := loop(loops, holdCtx); err != nil {
+				stop(err)
+			}
+		})
+	}
+	// Renewals and fences go on until nothing is held.
+	keep, stopKeeping := context.WithCancel(holdCtx)
+	defer stopKeeping()
+	var keepers sync.WaitGroup
+	keepers.Go(func() { a.renewLoop(keep) })
+	keepers.Go(func() { a.fenceLoop(keep) })
+
+	<-loops.Done()
+	cause := context.Cause(loops)
+	wg.Wait()
+	a.stopHolds(cause)
+	stopKeeping()
+	keepers.Wait()
+	a.setReady(false)
+	return stopped(ctx, cause)
+}
+
+// stopped is nil when the end was asked for.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, berth.ErrStaleEpoch) {
+		return nil
+	}
+	return err
+}
+
+// stopHolds ends everything that is held and waits, within StopWithin, until it
+// was handed in.
+func (a *Agent) stopHolds(cause error) {
+	why := errStopping
+	if errors.Is(cause, berth.ErrStaleEpoch) {
+		why = errGone // a newer agent decides now
+	}
+	for _, h := range a.held() {
+		h.end(why)
+	}
+	done := make(chan struct{})
+	go func() { a.work.Wait(); close(done) }()
+	t := time.NewTimer(a.cfg.StopWithin)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+		a.log.Warn("stopped with attempts that could not be reported; the journal has them", zap.Int("attempts", len(a.held())))
+	}
+}
+
+// held lists the holds, oldest attempt first.
+func (a *Agent) held() []*hold {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := make([]*hold, 0, len(a.holds))
+	for _, h := range a.holds {
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(x, y *hold) int { return strings.Compare(string(x.Attempt), string(y.Attempt)) })
+	return out
+}
+
+// identify loads who this host is, or enrols it.
+func (a *Agent) identify(ctx context.Context) error {
+	id, err := loadIdentity(a.cfg.StateDir)
+	switch {
+	case errors.Is(err, ErrNotEnrolled) && !a.cfg.EnrolmentToken.IsZero():
+		if id, err = enrol(ctx, a.api, a.cfg.StateDir, a.cfg.Name, a.cfg.EnrolmentToken); err != nil {
+			return err
+		}
+		a.log.Info("enrolled", zap.String("host_id", string(id.HostID)), zap.String("name", id.Name))
+	case errors.Is(err, ErrNotEnrolled):
+		return fmt.Errorf("%w: make a token with `berth host enrol` and pass it with --enrolment-token-file", ErrNotEnrolled)
+	case err != nil:
+		return err
+	}
+	a.id = id
+	a.api.signer = func(context.Context) (string, error) { return signAssertion(id) }
+	return nil
+}
+
+// conf is the installation's settings.
+func (a *Agent) conf() protocol.Settings {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.settings
+}
+
+// timeout bounds one request that is no long poll and no upload.
+func (a *Agent) timeout() callOptions {
+	return callOptions{timeout: a.conf().RequestTimeout.Duration()}
+}

@@ -1,0 +1,244 @@
+package hostagent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+)
+
+// api speaks pkg/protocol with the server as one host.
+type api struct {
+	base   string
+	http   *http.Client
+	signer func(ctx context.Context) (assertion string, err error) // nil before enrolment
+
+	mu     sync.Mutex
+	token  string
+	expiry time.Time
+	epoch  berth.Epoch
+}
+
+// apiError is the server's answer that something was not done. Its text has
+// the server's words, which hold no content.
+type apiError struct {
+	protocol.Problem
+	retryAfter time.Duration
+}
+
+// Error says what happened and what to do.
+func (e *apiError) Error() string {
+	s := fmt.Sprintf("the server answered %d %s", e.Status, e.Code)
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	if e.Remedy != "" {
+		s += " (" + e.Remedy + ")"
+	}
+	return s
+}
+
+// isCode reports whether err is the server's answer with that code.
+func isCode(err error, code string) bool {
+	var e *apiError
+	return errors.As(err, &e) && e.Code == code
+}
+
+// permanent reports whether repeating the call cannot help.
+func permanent(err error) bool {
+	var e *apiError
+	if !errors.As(err, &e) {
+		return false // no answer: the network, or a time-out
+	}
+	return e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != http.StatusRequestTimeout && e.Status != http.StatusUnauthorized
+}
+
+type callOptions struct {
+	anonymous bool
+	timeout   time.Duration // 0: defaultRequestTimeout
+	header    map[string]string
+	body      func() (io.ReadCloser, int64, error) // instead of JSON
+}
+
+// defaultRequestTimeout bounds a request until sync tells the server's value.
+const defaultRequestTimeout = 5 * time.Second
+
+// call does one request once (twice when the token was refused). in is sent as
+// JSON unless opt.body is set; out, when not nil, gets the JSON answer.
+func (a *api) call(ctx context.Context, method, path string, in, out any, opt callOptions) error {
+	if opt.timeout == 0 {
+		opt.timeout = defaultRequestTimeout
+	}
+	ctx, stop := context.WithTimeout(ctx, opt.timeout)
+	defer stop()
+	err := a.once(ctx, method, path, in, out, opt)
+	var e *apiError
+	if errors.As(err, &e) && e.Status == http.StatusUnauthorized && !opt.anonymous {
+		a.dropToken()
+		err = a.once(ctx, method, path, in, out, opt)
+	}
+	return err
+}
+
+func (a *api) once(ctx context.Context, method, path string, in, out any, opt callOptions) error {
+	req, err := a.request(ctx, method, path, in, opt)
+	if err != nil {
+		return err
+	}
+	if !opt.anonymous {
+		token, err := a.bearer(ctx)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		if e := a.heldEpoch(); e > 0 {
+			req.Header.Set(protocol.HeaderEpoch, strconv.FormatInt(int64(e), 10))
+		}
+	}
+	res, err := a.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, path, err)
+	}
+	defer func() {
+		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20))
+		_ = res.Body.Close()
+	}()
+	if res.StatusCode >= 300 {
+		return problemOf(res)
+	}
+	if out == nil {
+		return nil
+	}
+	if err := json.NewDecoder(res.Body).Decode(out); err != nil {
+		return fmt.Errorf("%s %s: the answer cannot be read: %w", method, path, err)
+	}
+	return nil
+}
+
+func (a *api) request(ctx context.Context, method, path string, in any, opt callOptions) (*http.Request, error) {
+	var body io.ReadCloser
+	size := int64(0)
+	contentType := "application/json"
+	switch {
+	case opt.body != nil:
+		var err error
+		if body, size, err = opt.body(); err != nil {
+			return nil, err
+		}
+		contentType = "application/octet-stream"
+	case in != nil:
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body, size = io.NopCloser(bytes.NewReader(b)), int64(len(b))
+	}
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.ContentLength = size
+	req.Header.Set("Content-Type", contentType)
+	for k, v := range opt.header {
+		req.Header.Set(k, v)
+	}
+	return req, nil
+}
+
+func problemOf(res *http.Response) error {
+	e := &apiError{}
+	b, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
+	if json.Unmarshal(b, &e.Problem) != nil || e.Code == "" {
+		e.Problem = protocol.Problem{Code: "http_" + strconv.Itoa(res.StatusCode), Title: http.StatusText(res.StatusCode)}
+	}
+	e.Status = res.StatusCode
+	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s >= 0 {
+		e.retryAfter = time.Duration(min(s, 60)) * time.Second
+	}
+	return e
+}
+
+// bearer gives a token with at least half a minute to live.
+func (a *api) bearer(ctx context.Context) (string, error) {
+	a.mu.Lock()
+	token, expiry := a.token, a.expiry
+	a.mu.Unlock()
+	if token != "" && time.Until(expiry) > 30*time.Second {
+		return token, nil
+	}
+	assertion, err := a.signer(ctx)
+	if err != nil {
+		return "", err
+	}
+	var res protocol.TokenResponse
+	err = a.once(ctx, http.MethodPost, protocol.PathToken,
+		protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: assertion}, &res, callOptions{anonymous: true})
+	if err != nil {
+		return "", fmt.Errorf("access token: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token, a.expiry = res.AccessToken, time.Now().Add(time.Duration(res.ExpiresIn)*time.Second)
+	return a.token, nil
+}
+
+func (a *api) dropToken() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.token = ""
+}
+
+func (a *api) heldEpoch() berth.Epoch {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.epoch
+}
+
+func (a *api) setEpoch(e berth.Epoch) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.epoch = e
+}
+
+// fill puts the values into a path template of pkg/protocol.
+func fill(path string, pairs ...string) string {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		path = strings.Replace(path, "{"+pairs[i]+"}", pairs[i+1], 1)
+	}
+	return path
+}
+
+// retry repeats do until it succeeds, cannot succeed any more, or ctx ends;
+// then it returns the last error, joined with ctx's cause.
+func retry(ctx context.Context, do func() error) error {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = 200*time.Millisecond, 5*time.Second
+	for {
+		err := do()
+		if err == nil || permanent(err) {
+			return err
+		}
+		wait := b.NextBackOff()
+		var e *apiError
+		if errors.As(err, &e) && e.retryAfter > 0 {
+			wait = min(wait+e.retryAfter, 10*time.Second)
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(wait):
+		}
+	}
+}

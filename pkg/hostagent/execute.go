@@ -1,0 +1,256 @@
+package hostagent
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+// Reasons that the agent itself gives to ended attempts.
+const (
+	reasonFenced         = "fenced"           // no renewal succeeded in time
+	reasonAgentStopped   = "agent_stopped"    // the agent was told to stop
+	reasonDeviceRefused  = "device_refused"   // busy, unclean or gone on this host
+	reasonPluginMissing  = "plugin_missing"   // not provided here any more
+	reasonInvalidPayload = "invalid_payload"  // against the plugin's schema
+	reasonArtifactLost   = "artifact_refused" // the server did not take an artifact
+)
+
+// execute brings a held attempt to its end: it waits for the device, asks for
+// the start, runs the work, and hands in what came of it.
+func (a *Agent) execute(h *hold) {
+	defer a.drop(h)
+	select {
+	case h.dev.use <- struct{}{}:
+	case <-h.ctx.Done():
+		a.handBack(h)
+		return
+	}
+	end, ran := a.perform(h)
+	<-h.dev.use
+	switch {
+	case !ran:
+		return
+	case errors.Is(h.cause(), errGone):
+		// Whatever came of it, somebody else decided. The device is proved clean,
+		// so that it can be used again.
+		a.done(h, "gone")
+		a.removeRun(h.Attempt)
+		a.prove(h, end.DeviceClean)
+		return
+	}
+	a.handIn(h, end)
+}
+
+// perform asks for the start and runs the work. It returns when the work is
+// dead. ran is false when nothing is left to report.
+func (a *Agent) perform(h *hold) (end completion, ran bool) {
+	granted, known := a.start(h)
+	switch {
+	case !known && errors.Is(h.cause(), errStopping):
+		a.handBack(h)
+		return end, false
+	case !known:
+		// The start may have been committed. Say that nothing was done.
+		end = completionOf(h, failed(reasonFenced))
+		return end, a.finish(h, end)
+	case !granted:
+		return end, false
+	}
+	if err := a.journal.Append(h.record(StageStarted)); err != nil {
+		a.log.Error("the journal cannot be written; the attempt is not run", a.fields(h, zap.Error(err))...)
+		end = completionOf(h, failed("journal_failed"))
+		return end, a.finish(h, end)
+	}
+	h.setStage(StageStarted)
+	end = a.run(h)
+	return end, a.finish(h, end)
+}
+
+// failed is a result of the agent's own: the work did not say anything.
+func failed(reason string) runtime.Result {
+	return runtime.Result{Outcome: runtime.OutcomeInfraFailed, Reason: runtime.Code(reason), DeviceClean: true}
+}
+
+// start asks the server whether the work may begin, until it answers or the
+// hold ends; a repeat gets the same decision. known is false when there was no
+// answer.
+func (a *Agent) start(h *hold) (granted, known bool) {
+	if h.cause() != nil {
+		return false, false
+	}
+	if err := a.journal.Append(h.record(StageStarting)); err != nil {
+		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", a.fields(h, zap.Error(err))...)
+		return false, true
+	}
+	h.setStage(StageStarting)
+	var ans protocol.LeaseAnswer
+	err := retry(h.ctx, func() error {
+		sent := a.clock()
+		var res protocol.LeaseResponse
+		err := a.api.call(h.ctx, http.MethodPost, protocol.PathStart, protocol.StartRequest{Items: []protocol.Holder{h.holder()}}, &res, a.timeout())
+		if err != nil {
+			return err
+		}
+		if len(res.Items) != 1 {
+			return errors.New("the server's answer to start does not match the request")
+		}
+		ans = res.Items[0]
+		if ans.Status == "granted" {
+			h.extend(sent, ans.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		if stop := a.refused(err); stop != nil {
+			h.end(errGone)
+		}
+		a.log.Warn("start was not answered", a.fields(h, zap.Error(err))...)
+		return false, false
+	case ans.Status != "granted":
+		a.log.Info("not started", a.fields(h, zap.String("answer", ans.Status))...)
+		a.done(h, ans.Status)
+		return false, true
+	case ans.Cancel:
+		h.end(errCancelled)
+	}
+	return true, true
+}
+
+// run does the work and returns when it is dead.
+func (a *Agent) run(h *hold) completion {
+	up := a.uploads(h)
+	a.log.Info("started", a.fields(h, zap.String("plugin", h.Plugin.Name), zap.String("version", h.Plugin.Version))...)
+	res, err := a.cfg.Runtime.Run(h.ctx, runtime.RunRequest{
+		RunID: runtime.RunID(h.Attempt), DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
+		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up,
+	})
+	if err != nil {
+		res = refusal(err)
+		a.log.Warn("the runtime refused the run", a.fields(h, zap.String("reason", string(res.Reason)))...)
+	}
+	up.stop()
+	end := completionOf(h, res)
+	if end.Outcome == berth.OutcomeSucceeded {
+		return end // it was just in time
+	}
+	switch cause := h.cause(); {
+	case errors.Is(cause, errFenced):
+		end.Outcome, end.Reason, end.Message = berth.OutcomeInfraFailed, reasonFenced, ""
+	case errors.Is(cause, errStopping):
+		end.Outcome, end.Reason, end.Message = berth.OutcomeInfraFailed, reasonAgentStopped, ""
+	case errors.Is(cause, errCancelled) && end.Outcome == berth.OutcomeCancelled:
+		end.Reason = berth.ReasonCancelled
+	}
+	return end
+}
+
+// refusal is the result of a run that the Runtime did not start.
+func refusal(err error) runtime.Result {
+	res := failed(reasonDeviceRefused)
+	switch {
+	case errors.Is(err, runtime.ErrInvalidPayload):
+		res.Outcome, res.Reason, res.Message = runtime.OutcomeFailed, reasonInvalidPayload, err.Error()
+	case errors.Is(err, runtime.ErrUnknownPlugin):
+		res.Reason = reasonPluginMissing
+	case errors.Is(err, runtime.ErrUnclean):
+		res.DeviceClean = false
+	}
+	return res
+}
+
+// finish puts the end on disk before it is reported. It is true when it is to
+// be reported.
+func (a *Agent) finish(h *hold, end completion) bool {
+	h.setStage(StageFinished)
+	rec := h.record(StageFinished)
+	rec.Outcome, rec.Reason = end.Outcome, end.Reason
+	err := errors.Join(end.save(h.dir), a.journal.Append(rec))
+	if err != nil {
+		// It can still be reported by this process.
+		a.log.Error("the end of an attempt could not be journaled", a.fields(h, zap.Error(err))...)
+	}
+	return true
+}
+
+// handBack releases an attempt that was not started, when the agent stops; any
+// other end of its hold needs no answer.
+func (a *Agent) handBack(h *hold) {
+	if !errors.Is(h.cause(), errStopping) {
+		a.done(h, "dropped")
+		return
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(h.ctx), a.cfg.StopWithin)
+	defer stop()
+	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reasonAgentStopped, Draining: true}
+	var res protocol.LeaseResponse
+	err := retry(ctx, func() error {
+		return a.api.call(ctx, http.MethodPost, protocol.PathRelease, req, &res, a.timeout())
+	})
+	if err != nil {
+		a.log.Warn("not handed back; the leasekeeper will", a.fields(h, zap.Error(err))...)
+		return
+	}
+	if len(res.Items) == 1 && res.Items[0].Status == "started" {
+		// The start was committed and its answer lost. Nothing was done.
+		end := completionOf(h, failed(reasonAgentStopped))
+		a.finish(h, end)
+		a.handIn(h, end)
+		return
+	}
+	a.done(h, "released")
+}
+
+// done closes an attempt in the journal.
+func (a *Agent) done(h *hold, how string) {
+	rec := h.record(StageDone)
+	rec.Reason = how
+	if err := a.journal.Append(rec); err != nil {
+		a.log.Error("the journal cannot be written", a.fields(h, zap.Error(err))...)
+	}
+}
+
+// drop forgets a hold.
+func (a *Agent) drop(h *hold) {
+	h.end(nil)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.holds, h.Attempt)
+}
+
+// removeRun removes an attempt's files.
+func (a *Agent) removeRun(id berth.AttemptID) {
+	if err := os.RemoveAll(filepath.Join(a.cfg.StateDir, "runs", string(id))); err != nil {
+		a.log.Warn("files of an attempt are left", zap.String("attempt_id", string(id)), zap.Error(err))
+	}
+}
+
+// prove makes the device usable again after an attempt that the server ended:
+// it cleans it if need be and tells so under the attempt's fence.
+func (a *Agent) prove(h *hold, clean bool) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(h.ctx), a.cfg.StopWithin)
+	defer stop()
+	if !clean {
+		if err := a.cfg.Runtime.Clean(ctx, h.dev.local); err != nil {
+			a.log.Error("the device cannot be cleaned; it gets no work until it is", a.fields(h, zap.String("reason", string(runtime.CodeOf(err))))...)
+			return
+		}
+	}
+	err := retry(ctx, func() error {
+		return a.api.call(ctx, http.MethodPost, fill(protocol.PathClean, "id", string(h.Device)), protocol.CleanRequest{Fence: h.Fence}, nil, a.timeout())
+	})
+	if err != nil && !permanent(err) {
+		a.log.Warn("the device could not be reported clean", a.fields(h, zap.Error(err))...)
+		a.askSync() // sync reports it too
+	}
+}

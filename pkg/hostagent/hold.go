@@ -1,0 +1,121 @@
+package hostagent
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+// Why a held attempt's context ended.
+var (
+	// errFenced: no renewal succeeded in time; the work dies before the lease.
+	errFenced = errors.New("the lease could not be renewed in time")
+	// errGone: the server says the attempt is not ours any more.
+	errGone = errors.New("the server ended the attempt")
+	// errCancelled: the task was cancelled.
+	errCancelled = errors.New("the task was cancelled")
+	// errStopping: the agent stops.
+	errStopping = errors.New("the agent stops")
+)
+
+// device is one of this host's devices as the server knows it. Its id never
+// changes once it is registered.
+type device struct {
+	id    berth.DeviceID
+	local runtime.DeviceID
+	key   string // driver/hardware id: its name in the journal
+	// use holds a token while work on the device may be alive: nothing starts
+	// before older work is dead.
+	use chan struct{}
+}
+
+// hold is an attempt that this agent holds.
+type hold struct {
+	protocol.Assignment
+	dev *device
+	ctx context.Context // ends with one of the causes above
+	end context.CancelCauseFunc
+	dir string
+	up  *uploads // of the executing goroutine; nil until there is something to send
+
+	mu       sync.Mutex
+	stage    Stage
+	fenceAt  time.Duration // by the agent's Clock
+	progress float64       // negative: nothing new
+	note     string
+}
+
+func newHold(ctx context.Context, as protocol.Assignment, dev *device, dir string) *hold {
+	h := &hold{Assignment: as, dev: dev, dir: dir, stage: StageClaimed, progress: -1}
+	h.ctx, h.end = context.WithCancelCause(ctx)
+	return h
+}
+
+// extend moves the fence: a lease with left to go, as answered to a request
+// that was sent at sent. It never moves back, since answers may overtake each
+// other.
+func (h *hold) extend(sent, left, margin time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.fenceAt = max(h.fenceAt, sent+left-margin)
+}
+
+// overdue reports whether the work must end at now.
+func (h *hold) overdue(now time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stage != StageFinished && now >= h.fenceAt
+}
+
+func (h *hold) setStage(s Stage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stage = s
+}
+
+func (h *hold) getStage() Stage {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.stage
+}
+
+// setProgress notes what the next renewal reports.
+func (h *hold) setProgress(p float64, note string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.progress, h.note = p, note
+}
+
+// renewal is the item of the next renewal.
+func (h *hold) renewal() protocol.RenewItem {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	item := protocol.RenewItem{Holder: h.holder()}
+	if h.progress >= 0 {
+		p := h.progress
+		item.Progress, item.Note = &p, h.note
+	}
+	return item
+}
+
+func (h *hold) holder() protocol.Holder {
+	return protocol.Holder{Attempt: h.Attempt, Fence: h.Fence}
+}
+
+// record is the journal's line for the attempt at a stage.
+func (h *hold) record(s Stage) Record {
+	return Record{Stage: s, Attempt: h.Attempt, Task: h.Task, Number: h.Number, Device: h.dev.key, Fence: h.Fence}
+}
+
+// cause is why the hold's context ended, nil while it goes on.
+func (h *hold) cause() error {
+	if h.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(h.ctx)
+}

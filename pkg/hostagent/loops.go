@@ -1,0 +1,208 @@
+package hostagent
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/berth-dev/berth/pkg/protocol"
+)
+
+// claimBatch is how many attempts one claim may bring.
+const claimBatch = 100
+
+// claimLoop takes the attempts that were assigned to this host. An answer that
+// was lost is asked for again under the same claim id.
+func (a *Agent) claimLoop(ctx, holds context.Context) error {
+	claim := uuid.NewString()
+	failures := 0
+	for ctx.Err() == nil {
+		wait := protocol.MaxClaimWait
+		req := protocol.ClaimRequest{ClaimID: claim, Wait: protocol.MillisOf(wait), Max: claimBatch}
+		sent := a.clock()
+		var res protocol.ClaimResponse
+		err := a.api.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})
+		if stop := a.refused(err); stop != nil {
+			return stop
+		}
+		if err != nil {
+			failures++
+			if failures == 1 && ctx.Err() == nil {
+				a.log.Warn("claim failed", zap.Error(err))
+			}
+			if !sleep(ctx, jitter(min(time.Duration(failures)*200*time.Millisecond, 5*time.Second), 0.2)) {
+				return nil
+			}
+			continue
+		}
+		failures = 0
+		for _, as := range res.Attempts {
+			a.accept(holds, as, sent)
+		}
+		claim = uuid.NewString()
+	}
+	return nil
+}
+
+// accept journals an assignment and begins to execute it. What is known already
+// (a repeated answer) is left alone.
+func (a *Agent) accept(ctx context.Context, as protocol.Assignment, sent time.Duration) {
+	a.mu.Lock()
+	dev, known := a.devices[as.Device], a.holds[as.Attempt] != nil
+	a.mu.Unlock()
+	switch {
+	case known:
+		return
+	case dev == nil:
+		a.log.Error("assigned a device that this host does not have", zap.String("device_id", string(as.Device)), zap.String("attempt_id", string(as.Attempt)))
+		a.askSync()
+		return
+	case as.Fence < a.journal.Fence(dev.key):
+		// An older lease than one we acted under: the database was restored.
+		a.log.Error("assigned under an older fence", zap.String("device_id", string(as.Device)), zap.String("attempt_id", string(as.Attempt)))
+		a.askSync()
+		return
+	}
+	h := newHold(ctx, as, dev, filepath.Join(a.cfg.StateDir, "runs", string(as.Attempt)))
+	h.extend(sent, as.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
+	if err := a.journal.Append(h.record(StageClaimed)); err != nil {
+		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", zap.Error(err))
+		return
+	}
+	a.mu.Lock()
+	a.holds[as.Attempt] = h
+	a.mu.Unlock()
+	a.log.Info("claimed", a.fields(h)...)
+	a.work.Go(func() { a.execute(h) })
+}
+
+// fields are the identifiers that go with every line about an attempt.
+func (a *Agent) fields(h *hold, more ...zap.Field) []zap.Field {
+	return append([]zap.Field{
+		zap.String("task_id", string(h.Task)), zap.String("host_id", string(a.id.HostID)), zap.String("device_id", string(h.Device)),
+		zap.String("attempt_id", string(h.Attempt)), zap.String("lease_id", string(h.Attempt)), zap.String("correlation_id", h.CorrelationID),
+		zap.Int("number", h.Number), zap.Int64("fence", int64(h.Fence)),
+	}, more...)
+}
+
+// renewLoop renews all leases with one request, every RenewEvery ±10 %, and
+// soon again when that failed.
+func (a *Agent) renewLoop(ctx context.Context) {
+	wait := a.conf().RenewEvery.Duration()
+	for sleep(ctx, jitter(wait, 0.1)) {
+		every := a.conf().RenewEvery.Duration()
+		wait = every
+		if err := a.renew(ctx); err != nil {
+			wait = min(every/5, 2*time.Second)
+			if ctx.Err() == nil {
+				a.log.Warn("renewal failed", zap.Error(err))
+			}
+		}
+	}
+}
+
+// renew renews once what is held and not finished, and what is finished and
+// not yet reported, so that the server waits for the report.
+func (a *Agent) renew(ctx context.Context) error {
+	held := a.held()
+	for len(held) > 0 {
+		batch := held[:min(len(held), claimBatch)]
+		held = held[len(batch):]
+		req := protocol.RenewRequest{}
+		for _, h := range batch {
+			req.Items = append(req.Items, h.renewal())
+		}
+		sent := a.clock()
+		var res protocol.LeaseResponse
+		err := a.api.call(ctx, http.MethodPost, protocol.PathRenew, req, &res, a.timeout())
+		if err != nil {
+			if stop := a.refused(err); stop != nil {
+				a.endAll(errGone)
+			}
+			return err
+		}
+		if len(res.Items) != len(batch) {
+			return errors.New("the server's answer to renew does not match the request")
+		}
+		for i, ans := range res.Items {
+			a.renewed(batch[i], ans, sent)
+		}
+	}
+	return nil
+}
+
+func (a *Agent) renewed(h *hold, ans protocol.LeaseAnswer, sent time.Duration) {
+	switch {
+	case ans.Status == "gone" && h.getStage() == StageFinished:
+		// complete will be told; late logs and artifacts are still wanted
+	case ans.Status == "gone":
+		h.end(errGone)
+	default:
+		h.extend(sent, ans.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
+		if ans.Cancel || ans.Status == "cancelled" {
+			h.end(errCancelled)
+		}
+	}
+}
+
+func (a *Agent) endAll(cause error) {
+	for _, h := range a.held() {
+		h.end(cause)
+	}
+}
+
+// fenceEvery is how often fences are looked at; it is part of FenceMargin.
+const fenceEvery = 100 * time.Millisecond
+
+// fenceLoop ends what could not be renewed in time. It compares a clock that
+// runs through suspend at every tick, since timers do not.
+func (a *Agent) fenceLoop(ctx context.Context) {
+	t := time.NewTicker(fenceEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		now := a.clock()
+		for _, h := range a.held() {
+			if h.overdue(now) && h.cause() == nil {
+				a.log.Warn("fenced: no renewal succeeded in time", a.fields(h)...)
+				h.end(errFenced)
+			}
+		}
+	}
+}
+
+// sleep waits for d; false when ctx ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// jitter spreads d by ±share.
+func jitter(d time.Duration, share float64) time.Duration {
+	return time.Duration(float64(d) * (1 - share + 2*share*rand.Float64()))
+}
+
+func freeDisk(dir string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return 0
+	}
+	return int64(st.Bavail) * st.Bsize
+}

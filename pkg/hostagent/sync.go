@@ -1,0 +1,256 @@
+package hostagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+// sync settles with the server what this host has and holds, repeating until
+// it is answered. holds is the context of what is held.
+func (a *Agent) sync(ctx, holds context.Context) error {
+	return retry(ctx, func() error {
+		err := a.syncOnce(ctx)
+		if isCode(err, protocol.CodeEpochAhead) {
+			// The server's database was restored under us; the journal's epoch in
+			// the next sync lifts it.
+			return fmt.Errorf("sync again: %w", errors.New("the server's epoch is behind"))
+		}
+		if isCode(err, protocol.CodeStaleEpoch) {
+			return errors.Join(berth.ErrStaleEpoch, err)
+		}
+		if err != nil {
+			a.setReady(false)
+			a.log.Warn("sync failed", zap.Error(err))
+		}
+		return err
+	})
+}
+
+func (a *Agent) syncOnce(ctx context.Context) error {
+	devices, locals := a.report(ctx)
+	held := a.held()
+	req := protocol.SyncRequest{
+		ProtocolVersions: []int{protocol.Version}, Instance: a.instance, Epoch: a.api.heldEpoch(), JournalEpoch: a.journal.Epoch(),
+		AgentVersion: a.cfg.Version, Devices: devices, Plugins: a.plugins(), Held: []protocol.HeldAttempt{},
+	}
+	resumable := a.finishedBefore()
+	for _, h := range held {
+		req.Held = append(req.Held, protocol.HeldAttempt{Attempt: h.Attempt, Fence: h.Fence})
+	}
+	if len(held) == 0 && a.api.heldEpoch() == 0 {
+		for _, r := range resumable {
+			req.Held = append(req.Held, protocol.HeldAttempt{Attempt: r.Attempt, Fence: r.Fence})
+		}
+	}
+	var res protocol.SyncResponse
+	if err := a.api.call(ctx, http.MethodPost, protocol.PathSync, req, &res, callOptions{timeout: 2 * a.conf().RequestTimeout.Duration()}); err != nil {
+		return err
+	}
+	if len(res.Devices) != len(devices) || len(res.Attempts) != len(req.Held) {
+		return errors.New("the server's answer to sync does not match the request")
+	}
+	// The journal knows the epoch before anything is done under it.
+	if err := a.journal.Append(Record{Epoch: res.Epoch}); err != nil {
+		return err
+	}
+	a.api.setEpoch(res.Epoch)
+	a.take(res, devices, locals)
+	a.apply(res.Attempts)
+	a.setReady(true)
+	return nil
+}
+
+// report describes the usable devices, and where they are in the Runtime.
+// Unavailable ones are left out, so that nothing is placed on them.
+func (a *Agent) report(ctx context.Context) ([]protocol.Device, []runtime.DeviceID) {
+	ds, err := a.cfg.Runtime.Devices(ctx)
+	if err != nil {
+		a.log.Warn("a driver cannot list its devices", zap.Error(err))
+	}
+	out, locals := []protocol.Device{}, []runtime.DeviceID{}
+	for _, d := range ds {
+		if d.Health == runtime.HealthUnavailable {
+			continue
+		}
+		key := d.Driver + "/" + d.HardwareID
+		out = append(out, protocol.Device{
+			Driver: d.Driver, HardwareID: d.HardwareID, HardwareUnique: d.HardwareIDUnique, Name: d.Name, Labels: d.Labels,
+			Health: berth.Health(d.Health), HighestFence: a.journal.Fence(key), Clean: !d.Busy && !d.Unclean,
+		})
+		locals = append(locals, d.ID)
+	}
+	return out, locals
+}
+
+func (a *Agent) plugins() []protocol.Plugin {
+	var out []protocol.Plugin
+	for _, m := range a.cfg.Runtime.Plugins() {
+		out = append(out, protocol.Plugin{
+			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Description: m.Description, Schema: m.Schema,
+		})
+	}
+	return out
+}
+
+// take keeps the server's settings and its ids of the devices.
+func (a *Agent) take(res protocol.SyncResponse, devices []protocol.Device, locals []runtime.DeviceID) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.settings = res.Settings
+	for i, d := range res.Devices {
+		key := devices[i].Driver + "/" + devices[i].HardwareID
+		if d.Conflict {
+			a.log.Error("another host has a device with this hardware id; an operator must move it", zap.String("device", key))
+			continue
+		}
+		dev := a.byKey[key]
+		if dev == nil {
+			dev = &device{id: d.ID, local: locals[i], key: key, use: make(chan struct{}, 1)}
+			a.byKey[key] = dev
+		}
+		dev.id = d.ID
+		a.devices[d.ID] = dev
+	}
+	a.reported = signature(devices)
+	for _, p := range res.DisabledPlugins {
+		a.log.Warn("plugin waits for approval", zap.String("plugin", p.Name), zap.String("version", p.Version))
+	}
+}
+
+// apply does what the server says about held attempts.
+func (a *Agent) apply(verdicts []protocol.SyncedAttempt) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, v := range verdicts {
+		h := a.holds[v.Attempt]
+		if h == nil {
+			if v.Verdict == "gone" {
+				a.forget(v.Attempt)
+			}
+			continue
+		}
+		switch v.Verdict {
+		case "cancel":
+			h.end(errCancelled)
+		case "gone":
+			h.end(errGone)
+		}
+	}
+}
+
+// forget closes an attempt of an earlier process that the server has settled.
+func (a *Agent) forget(id berth.AttemptID) {
+	if err := a.journal.Append(Record{Stage: StageDone, Attempt: id, Reason: "gone"}); err != nil {
+		a.log.Error("the journal cannot be written", zap.Error(err))
+	}
+	a.removeRun(id)
+}
+
+// signature tells whether the devices changed in a way the server should know.
+func signature(ds []protocol.Device) string {
+	type seen struct {
+		Driver, ID, Name string
+		Labels           map[string]string
+	}
+	list := make([]seen, len(ds))
+	for i, d := range ds {
+		list[i] = seen{d.Driver, d.HardwareID, d.Name, d.Labels}
+	}
+	b, err := json.Marshal(list)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// askSync makes the sync loop sync soon.
+func (a *Agent) askSync() {
+	select {
+	case a.resync <- struct{}{}:
+	default:
+	}
+}
+
+// syncLoop syncs when asked to. It ends with ctx, or with an error when this
+// agent may not go on.
+func (a *Agent) syncLoop(ctx, holds context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.resync:
+		}
+		if err := a.sync(ctx, holds); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// heartbeatLoop tells the server that the host is alive.
+func (a *Agent) heartbeatLoop(ctx, _ context.Context) error {
+	every := a.conf().HeartbeatEvery.Duration()
+	for {
+		if !sleep(ctx, jitter(every, 0.1)) {
+			return nil
+		}
+		devices, _ := a.report(ctx)
+		a.mu.Lock()
+		changed := signature(devices) != a.reported
+		a.mu.Unlock()
+		if changed {
+			a.askSync()
+		}
+		var res protocol.HeartbeatResponse
+		req := protocol.HeartbeatRequest{FreeDisk: freeDisk(a.cfg.StateDir), Health: a.healths(devices)}
+		err := a.api.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout())
+		if stop := a.refused(err); stop != nil {
+			return stop
+		}
+		if err != nil {
+			a.setReady(false)
+			a.log.Warn("heartbeat failed", zap.Error(err))
+			continue
+		}
+		a.setReady(true)
+		if res.Resync {
+			a.askSync()
+		}
+		if d := res.Interval.Duration(); d >= 100*time.Millisecond {
+			every = d
+		}
+	}
+}
+
+func (a *Agent) healths(devices []protocol.Device) map[berth.DeviceID]berth.Health {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := map[berth.DeviceID]berth.Health{}
+	for _, d := range devices {
+		if dev := a.byKey[d.Driver+"/"+d.HardwareID]; dev != nil {
+			out[dev.id] = d.Health
+		}
+	}
+	return out
+}
+
+// refused turns an answer that concerns the whole agent into its end
+// (berth.ErrStaleEpoch, a revoked host) or into a sync (a restored database).
+func (a *Agent) refused(err error) error {
+	switch {
+	case isCode(err, protocol.CodeStaleEpoch):
+		return errors.Join(berth.ErrStaleEpoch, err)
+	case isCode(err, protocol.CodeEpochAhead):
+		a.askSync()
+	}
+	return nil
+}
