@@ -1,0 +1,145 @@
+package identity
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// ErrMasterKey: what is in the database was sealed under another master key.
+var ErrMasterKey = errors.New("the signing keys in the database are sealed under another master key; configure the one that this installation was set up with")
+
+// MasterKey seals private keys in the database. It prints as [redacted].
+type MasterKey struct{ key redact.String }
+
+// ParseMasterKey reads 32 bytes in hex or base64. The error does not repeat
+// them.
+func ParseMasterKey(text string) (MasterKey, error) {
+	text = strings.TrimSpace(text)
+	for _, decode := range []func(string) ([]byte, error){
+		hex.DecodeString, base64.StdEncoding.DecodeString, base64.RawStdEncoding.DecodeString,
+		base64.URLEncoding.DecodeString, base64.RawURLEncoding.DecodeString,
+	} {
+		if b, err := decode(text); err == nil && len(b) == 32 {
+			return MasterKey{key: redact.NewString(string(b))}, nil
+		}
+	}
+	return MasterKey{}, errors.New("the master key is not 32 bytes in hex or base64; make one with: openssl rand -hex 32")
+}
+
+// LoadMasterKey reads a master key from a file.
+func LoadMasterKey(path string) (MasterKey, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return MasterKey{}, fmt.Errorf("read the master key: %w", err)
+	}
+	key, err := ParseMasterKey(string(text))
+	if err != nil {
+		return MasterKey{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// LoadOrCreateMasterKey reads the master key of a local installation and makes
+// it, readable by its owner alone, when the file is missing. Of several
+// processes that start at once one makes it and all get the same.
+func LoadOrCreateMasterKey(path string) (MasterKey, error) {
+	key, err := LoadMasterKey(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return key, err
+	}
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		return MasterKey{}, fmt.Errorf("make a master key: %w", err)
+	}
+	temp, err := os.CreateTemp(filepath.Dir(path), ".master-key-") // mode 0600
+	if err != nil {
+		return MasterKey{}, fmt.Errorf("make a master key: %w", err)
+	}
+	defer os.Remove(temp.Name())
+	_, err = temp.WriteString(hex.EncodeToString(secret) + "\n")
+	if err = errors.Join(err, temp.Sync(), temp.Close()); err != nil {
+		return MasterKey{}, fmt.Errorf("write the master key: %w", err)
+	}
+	// A link never replaces what another process made meanwhile.
+	if err := os.Link(temp.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return MasterKey{}, fmt.Errorf("write the master key: %w", err)
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return MasterKey{}, fmt.Errorf("write the master key: %w", err)
+	}
+	if err := errors.Join(dir.Sync(), dir.Close()); err != nil {
+		return MasterKey{}, fmt.Errorf("write the master key: %w", err)
+	}
+	return LoadMasterKey(path)
+}
+
+// IsZero reports whether there is no key.
+func (m MasterKey) IsZero() bool { return m.key.IsZero() }
+
+// sealVersion leads every sealed value; the master key's mark follows it, so
+// that a wrong key is told from a damaged value.
+const sealVersion = 1
+
+func (m MasterKey) mark() [8]byte {
+	sum := sha256.Sum256([]byte("berth master key mark:" + m.key.Reveal()))
+	return [8]byte(sum[:8])
+}
+
+func (m MasterKey) aead() (cipher.AEAD, error) {
+	block, err := aes.NewCipher([]byte(m.key.Reveal()))
+	if err != nil {
+		return nil, errors.New("no master key") // AES takes every key of 32 bytes
+	}
+	return cipher.NewGCM(block)
+}
+
+// seal encrypts secret with AES-256-GCM and binds it to context.
+func (m MasterKey) seal(secret, context []byte) ([]byte, error) {
+	aead, err := m.aead()
+	if err != nil {
+		return nil, err
+	}
+	mark := m.mark()
+	out := append([]byte{sealVersion}, mark[:]...)
+	nonce := make([]byte, aead.NonceSize())
+	if _, err := rand.Read(nonce); err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	out = append(out, nonce...)
+	return aead.Seal(out, nonce, secret, context), nil
+}
+
+// open decrypts what seal made. Another master key is ErrMasterKey.
+func (m MasterKey) open(sealed, context []byte) ([]byte, error) {
+	aead, err := m.aead()
+	if err != nil {
+		return nil, err
+	}
+	mark := m.mark()
+	lead := 1 + len(mark)
+	if len(sealed) < lead+aead.NonceSize() || sealed[0] != sealVersion {
+		return nil, errors.New("a sealed key in the database is damaged")
+	}
+	if [8]byte(sealed[1:lead]) != mark {
+		return nil, ErrMasterKey
+	}
+	nonce := sealed[lead : lead+aead.NonceSize()]
+	secret, err := aead.Open(nil, nonce, sealed[lead+aead.NonceSize():], context)
+	if err != nil {
+		return nil, errors.New("a sealed key in the database is damaged")
+	}
+	return secret, nil
+}

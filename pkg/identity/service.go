@@ -1,0 +1,367 @@
+package identity
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// MaxAccessTTL bounds the life of an access token, whoever made it.
+const MaxAccessTTL = 10 * time.Minute
+
+// Audiences of access tokens.
+const (
+	AudiencePeople = "berth"
+	AudienceHosts  = "berth-agent"
+)
+
+// typeAccess is the typ header of access tokens (RFC 9068).
+const typeAccess = "at+jwt"
+
+// Config of New. Zero values work, but for MasterKey.
+type Config struct {
+	// MasterKey seals the signing keys in the database.
+	MasterKey MasterKey
+	// Issuer of access tokens; "": berth. One installation, one issuer.
+	Issuer string
+	// AccessTTL of access tokens, at most MaxAccessTTL; 0: MaxAccessTTL.
+	AccessTTL time.Duration
+	// RefreshTTL of refresh tokens; 0: 30 days.
+	RefreshTTL time.Duration
+	// SigningKeyMaxAge is the age from which a start makes a new signing key; 0:
+	// 90 days. Older keys go on to verify.
+	SigningKeyMaxAge time.Duration
+	// TokenAudience is the aud that hosts' assertions must carry; "":
+	// berth-agent-token.
+	TokenAudience string
+	// Now tells the time; nil: time.Now.
+	Now func() time.Time
+	// Logger may be nil.
+	Logger *zap.Logger
+}
+
+func (c *Config) normalise() error {
+	var f berth.Faults
+	if c.MasterKey.IsZero() {
+		f.Add("master_key", "there is no master key", "configure 32 bytes in hex or base64; make them with: openssl rand -hex 32")
+	}
+	if c.AccessTTL < 0 || c.AccessTTL > MaxAccessTTL {
+		f.Add("access_ttl", "out of range", fmt.Sprintf("use at most %v", MaxAccessTTL))
+	}
+	if c.RefreshTTL < 0 || c.SigningKeyMaxAge < 0 {
+		f.Add("refresh_ttl", "negative", "use a positive duration")
+	}
+	if c.Issuer == "" {
+		c.Issuer = "berth"
+	}
+	if c.AccessTTL == 0 {
+		c.AccessTTL = MaxAccessTTL
+	}
+	if c.RefreshTTL == 0 {
+		c.RefreshTTL = 30 * 24 * time.Hour
+	}
+	if c.SigningKeyMaxAge == 0 {
+		c.SigningKeyMaxAge = 90 * 24 * time.Hour
+	}
+	if c.TokenAudience == "" {
+		c.TokenAudience = "berth-agent-token"
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return f.Err()
+}
+
+// Hosts is what the service asks about hosts.
+type Hosts interface {
+	// HostKey as in store.Agents.
+	HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error)
+}
+
+// Service logs people in and knows who calls. Its methods may be called by
+// several goroutines. It runs nothing in the background.
+type Service struct {
+	cfg       Config
+	accounts  store.Accounts
+	hosts     Hosts
+	keys      *keyring
+	passwords *passwords
+	throttle  *throttle
+	replays   *replays
+}
+
+// New makes a service. Call Open before use.
+func New(accounts store.Accounts, hosts Hosts, cfg Config) (*Service, error) {
+	if err := cfg.normalise(); err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	p, err := newPasswords()
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		cfg: cfg, accounts: accounts, hosts: hosts, passwords: p, throttle: newThrottle(), replays: newReplays(),
+		keys: &keyring{accounts: accounts, master: cfg.MasterKey, maxAge: cfg.SigningKeyMaxAge},
+	}, nil
+}
+
+// Open agrees with the other API processes on the key to sign with. Another
+// master key than the database's is ErrMasterKey; a database that does not
+// answer is berth.ErrUnavailable, and Open may be called again.
+func (s *Service) Open(ctx context.Context) error { return s.keys.open(ctx) }
+
+// JWKS is the set of public keys as a JSON document, newest first.
+func (s *Service) JWKS() ([]byte, error) { return s.keys.jwks() }
+
+// TokenAudience is the aud that assertions of hosts must carry.
+func (s *Service) TokenAudience() string { return s.cfg.TokenAudience }
+
+// BootstrapAdmin makes the first administrator if there is no user of that
+// name, and reports whether it did. Idempotent; an existing user keeps its
+// password. A bad password is a berth.InvalidError.
+func (s *Service) BootstrapAdmin(ctx context.Context, name string, password redact.String) (created bool, err error) {
+	if !berth.ValidName(name) {
+		return false, berth.Invalid("admin_name", "it is no name", "use lower-case letters, digits, dots, hyphens and underscores")
+	}
+	hash, err := HashPassword("admin_password", password)
+	if err != nil {
+		return false, err
+	}
+	return s.accounts.BootstrapAdmin(ctx, berth.UserID(uuid.Must(uuid.NewV7()).String()), name, hash)
+}
+
+// Tokens are the answer to a login, a refresh or an assertion.
+type Tokens struct {
+	Access redact.String
+	// ExpiresIn is the access token's life.
+	ExpiresIn time.Duration
+	// Refresh is empty for hosts.
+	Refresh redact.String
+	// RefreshExpiresIn is the refresh token's life.
+	RefreshExpiresIn time.Duration
+	// User is zero for hosts.
+	User berth.User
+}
+
+// Credentials of a login.
+type Credentials struct {
+	Name     string
+	Password redact.String
+	// Client is the caller's address; failures are counted by (name, client).
+	Client string
+	// RequestID goes to the audit row.
+	RequestID string
+}
+
+// Login checks a password and starts a family of refresh tokens. Unknown and
+// disabled users and wrong passwords are all berth.ErrUnauthenticated after the
+// same work; too many failures are a berth.TooManyError.
+func (s *Service) Login(ctx context.Context, c Credentials) (Tokens, error) {
+	if !berth.ValidName(c.Name) {
+		return Tokens{}, berth.ErrUnauthenticated // no user has such a name
+	}
+	key := throttleKey{name: c.Name, client: c.Client}
+	if err := s.throttle.begin(key, s.cfg.Now()); err != nil {
+		return Tokens{}, err
+	}
+	user, hash, err := s.accounts.UserByName(ctx, c.Name)
+	if err != nil && !errors.Is(err, berth.ErrNotFound) {
+		return Tokens{}, err
+	}
+	known := err == nil
+	ok, err := s.passwords.match(ctx, c.Password, hash)
+	if err != nil {
+		return Tokens{}, err
+	}
+	actor := berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: string(user.ID)}, RequestID: c.RequestID}
+	if !ok || !known || user.Disabled {
+		name := c.Name
+		if !known {
+			name = "" // people type passwords into the wrong field
+		}
+		if err := s.accounts.RecordLogin(ctx, actor, name, false); err != nil {
+			return Tokens{}, err
+		}
+		return Tokens{}, berth.ErrUnauthenticated
+	}
+	s.throttle.succeeded(key)
+	t, err := s.startFamily(ctx, user)
+	if err != nil {
+		return Tokens{}, err
+	}
+	return t, s.accounts.RecordLogin(ctx, actor, c.Name, true)
+}
+
+func (s *Service) startFamily(ctx context.Context, user berth.User) (Tokens, error) {
+	token, hash, err := newRefreshToken()
+	if err != nil {
+		return Tokens{}, err
+	}
+	err = s.accounts.AddRefreshToken(ctx, store.RefreshToken{
+		Hash: hash, Family: uuid.Must(uuid.NewV7()).String(), User: user.ID, TTL: s.cfg.RefreshTTL,
+	})
+	if err != nil {
+		return Tokens{}, err
+	}
+	return s.answer(user, token)
+}
+
+// Refresh replaces a refresh token and gives a fresh access token. A token that
+// was used before ends its whole family, but for the immediate predecessor
+// within store.RefreshGrace. Every fault is berth.ErrUnauthenticated.
+func (s *Service) Refresh(ctx context.Context, token redact.String) (Tokens, error) {
+	old, ok := hashOf(token)
+	if !ok {
+		return Tokens{}, berth.ErrUnauthenticated
+	}
+	next, hash, err := newRefreshToken()
+	if err != nil {
+		return Tokens{}, err
+	}
+	user, err := s.accounts.RotateRefreshToken(ctx, old, hash, s.cfg.RefreshTTL)
+	switch {
+	case errors.Is(err, berth.ErrUsed):
+		s.cfg.Logger.Warn("a refresh token was used twice; its family is revoked")
+		return Tokens{}, berth.ErrUnauthenticated
+	case errors.Is(err, berth.ErrNotFound), errors.Is(err, berth.ErrExpired):
+		return Tokens{}, berth.ErrUnauthenticated
+	case err != nil:
+		return Tokens{}, err
+	}
+	return s.answer(user, next)
+}
+
+// Logout ends the family of a refresh token; an unknown token is no error.
+func (s *Service) Logout(ctx context.Context, token redact.String) error {
+	hash, ok := hashOf(token)
+	if !ok {
+		return nil
+	}
+	return s.accounts.RevokeRefreshFamily(ctx, hash)
+}
+
+func (s *Service) answer(user berth.User, refresh redact.String) (Tokens, error) {
+	access, err := s.issue(AudiencePeople, string(user.ID), user.Roles)
+	if err != nil {
+		return Tokens{}, err
+	}
+	return Tokens{
+		Access: access, ExpiresIn: s.cfg.AccessTTL, Refresh: refresh, RefreshExpiresIn: s.cfg.RefreshTTL, User: user,
+	}, nil
+}
+
+// accessClaims are the payload of an access token.
+type accessClaims struct {
+	Issuer    string       `json:"iss"`
+	Audience  string       `json:"aud"`
+	Subject   string       `json:"sub"`
+	Roles     []berth.Role `json:"roles"`
+	IssuedAt  int64        `json:"iat"`
+	NotBefore int64        `json:"nbf"`
+	Expires   int64        `json:"exp"`
+	ID        string       `json:"jti"`
+}
+
+func (s *Service) issue(audience, subject string, roles []berth.Role) (redact.String, error) {
+	kid, key := s.keys.signing()
+	if key == nil {
+		return redact.String{}, fmt.Errorf("there is no signing key yet: %w", berth.ErrUnavailable)
+	}
+	now := s.cfg.Now()
+	return sign(key, kid, typeAccess, accessClaims{
+		Issuer: s.cfg.Issuer, Audience: audience, Subject: subject, Roles: roles,
+		IssuedAt: now.Unix(), NotBefore: now.Unix(), Expires: now.Add(s.cfg.AccessTTL).Unix(), ID: uuid.NewString(),
+	})
+}
+
+// Verify reads an access token. Every fault is berth.ErrUnauthenticated; keys
+// that could not be read are berth.ErrUnavailable.
+func (s *Service) Verify(ctx context.Context, token redact.String) (Caller, error) {
+	h, err := split(token.Reveal())
+	if err != nil {
+		return Caller{}, err
+	}
+	if h.typ != typeAccess || h.kid == "" {
+		return Caller{}, bad("not an access token")
+	}
+	key, err := s.keys.find(ctx, h.kid)
+	if err != nil {
+		return Caller{}, err
+	}
+	c, err := verify(token.Reveal(), key)
+	if err != nil {
+		return Caller{}, err
+	}
+	if _, err := c.within(s.cfg.Now(), MaxAccessTTL, 0); err != nil {
+		return Caller{}, err
+	}
+	return s.caller(c)
+}
+
+func (s *Service) caller(c claims) (Caller, error) {
+	iss, err := c.text("iss")
+	if err != nil || iss != s.cfg.Issuer {
+		return Caller{}, bad("another issuer's")
+	}
+	sub, err := c.text("sub")
+	if err != nil || !berth.ValidID(sub) {
+		return Caller{}, bad("sub is no id")
+	}
+	aud, err := c.text("aud")
+	if err != nil {
+		return Caller{}, err
+	}
+	texts, err := c.texts("roles")
+	if err != nil {
+		return Caller{}, err
+	}
+	caller := Caller{Principal: berth.Principal{Kind: berth.ActorUser, ID: sub}}
+	if aud == AudienceHosts {
+		caller.Kind = berth.ActorHost
+	} else if aud != AudiencePeople {
+		return Caller{}, bad("for another audience")
+	}
+	for _, text := range texts {
+		role := berth.Role(text)
+		// A host's token holds the host's role alone, a person's never does.
+		if (role == berth.RoleHost) != (aud == AudienceHosts) || (role != berth.RoleHost && !role.Includes(berth.RoleViewer)) {
+			return Caller{}, bad("roles do not belong to the audience")
+		}
+		caller.Roles = append(caller.Roles, role)
+	}
+	return caller, nil
+}
+
+func newRefreshToken() (token redact.String, hash [32]byte, err error) {
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		return redact.String{}, hash, fmt.Errorf("make a refresh token: %w", err)
+	}
+	text := base64.RawURLEncoding.EncodeToString(secret)
+	return redact.NewString(text), sha256.Sum256([]byte(text)), nil
+}
+
+// hashOf is the hash under which a well-formed refresh token is stored.
+func hashOf(token redact.String) ([32]byte, bool) {
+	text := token.Reveal()
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err != nil || len(raw) != 32 || len(text) != 43 {
+		return [32]byte{}, false
+	}
+	return sha256.Sum256([]byte(text)), true
+}
+
