@@ -38,26 +38,33 @@ func launch(ctx context.Context, table *procs.Table, path string, extra []string
 	if err != nil {
 		return nil, startError("no directory for its profile", err)
 	}
-	to, from, err := pipes()
+	// The browser puts a socket there, whose path must be short.
+	temp, err := table.ShortTempDir()
 	if err != nil {
 		_ = os.RemoveAll(profile)
+		return nil, startError("no temporary directory", err)
+	}
+	drop := func() { _, _ = os.RemoveAll(profile), os.RemoveAll(temp) }
+	to, from, err := pipes()
+	if err != nil {
+		drop()
 		return nil, startError("no pipes", err)
 	}
 	stderr := &tail{max: 8 << 10}
 	cmd := &exec.Cmd{
 		Path: path, Args: append([]string{path}, append(flags(profile), extra...)...), Dir: profile,
 		Env: []string{
-			"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + profile, "TMPDIR=" + profile,
+			"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + profile, "TMPDIR=" + temp,
 			"XDG_CONFIG_HOME=" + profile, "XDG_CACHE_HOME=" + profile,
 			"DBUS_SESSION_BUS_ADDRESS=disabled:", "DBUS_SYSTEM_BUS_ADDRESS=disabled:",
 		},
 		Stderr: stderr, ExtraFiles: []*os.File{to[0], from[0]}, // its descriptors 3 and 4
 	}
-	proc, err := table.Start(cmd, "browser", profile)
+	proc, err := table.Start(cmd, "browser", profile, temp)
 	closeAll(to[0], from[0])
 	if err != nil {
 		closeAll(to[1], from[1])
-		_ = os.RemoveAll(profile)
+		drop()
 		return nil, startError("it could not be executed", err)
 	}
 	b := &browser{

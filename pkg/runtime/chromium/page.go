@@ -90,7 +90,10 @@ func (s *session) Screenshot(ctx context.Context) (redact.Bytes, error) {
 	var shot struct {
 		Data []byte `json:"data"` // encoding/json decodes the base64
 	}
-	if err := s.call(ctx, "Page.captureScreenshot", object{"format": "png"}, &shot); err != nil {
+	// Refused while an error page takes the place of one that did not load.
+	if err := s.retryStale(ctx, func() error {
+		return s.call(ctx, "Page.captureScreenshot", object{"format": "png"}, &shot)
+	}); err != nil {
 		return redact.Bytes{}, err
 	}
 	return redact.NewBytes(shot.Data), nil

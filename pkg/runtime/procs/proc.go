@@ -34,10 +34,23 @@ func (t *Table) TempDir(prefix string) (string, error) {
 	return os.MkdirTemp(filepath.Join(t.dir, "tmp"), prefix+"-")
 }
 
+const shortPrefix = "berth-tmp-"
+
+// ShortTempDir is TempDir with a path short enough for Unix sockets in it (their
+// paths end at 107 bytes), which a table's directory need not be.
+func (t *Table) ShortTempDir() (string, error) {
+	base := os.TempDir()
+	const longest = 32
+	if len(base) > longest {
+		base = "/tmp"
+	}
+	return os.MkdirTemp(base, shortPrefix)
+}
+
 // Start records a mark, then starts cmd as the leader of its own session with
 // the mark in its environment, then records its process id. cmd.Env must be
 // set by the caller (it is not inherited); cmd.SysProcAttr is replaced. The
-// dirs, made with TempDir, are removed when the process ends or is reaped.
+// dirs, made with TempDir or ShortTempDir, are removed when the process ends or is reaped.
 func (t *Table) Start(cmd *exec.Cmd, runID string, dirs ...string) (*Proc, error) {
 	rec := record{Mark: newMark(), RunID: runID, Boot: bootID(), Dirs: dirs}
 	if err := t.write(rec); err != nil {

@@ -51,7 +51,7 @@ type record struct {
 	PID int `json:"pid,omitempty"`
 	// Start is the process's start time in clock ticks since boot.
 	Start uint64 `json:"start_time,omitempty"`
-	// Dirs are removed with the record; all lie in the table's directory.
+	// Dirs are removed with the record; see owns.
 	Dirs []string `json:"dirs,omitempty"`
 }
 
@@ -147,7 +147,7 @@ func (t *Table) reap(ctx context.Context) (Report, error) {
 // forget removes a record's directories and then the record.
 func (t *Table) forget(rec record) error {
 	for _, d := range rec.Dirs {
-		if rel, err := filepath.Rel(t.dir, d); err != nil || !filepath.IsLocal(rel) || rel == "." {
+		if !t.owns(d) {
 			continue // never remove what is not ours, whatever the file says
 		}
 		if err := removeAll(d); err != nil {
@@ -155,6 +155,15 @@ func (t *Table) forget(rec record) error {
 		}
 	}
 	return os.Remove(t.path(rec))
+}
+
+// owns reports whether a directory was made by TempDir or ShortTempDir.
+func (t *Table) owns(dir string) bool {
+	if filepath.IsAbs(dir) && strings.HasPrefix(filepath.Base(dir), shortPrefix) {
+		return true
+	}
+	rel, err := filepath.Rel(filepath.Join(t.dir, "tmp"), dir)
+	return err == nil && filepath.IsLocal(rel) && rel != "."
 }
 
 func (t *Table) path(rec record) string {
