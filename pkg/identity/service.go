@@ -364,4 +364,3 @@ func hashOf(token redact.String) ([32]byte, bool) {
 	}
 	return sha256.Sum256([]byte(text)), true
 }
-
