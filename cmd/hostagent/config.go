@@ -1,0 +1,125 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/caarlos0/env/v11"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// config is what the agent is told by its environment and its flags; flags win.
+type config struct {
+	Server        string   `env:"BERTH_SERVER"`
+	StateDir      string   `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent"`
+	Name          string   `env:"BERTH_HOST_NAME"`
+	TokenFile     string   `env:"BERTH_ENROLMENT_TOKEN_FILE"`
+	AdminListen   string   `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714"`
+	LogLevel      string   `env:"BERTH_LOG_LEVEL" envDefault:"info"`
+	Processes     int      `env:"BERTH_PROCESS_SLOTS" envDefault:"2"`
+	Browsers      int      `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2"`
+	ChromiumPath  string   `env:"BERTH_CHROMIUM_PATH"`
+	Commands      []string `env:"BERTH_COMMANDS"`
+	Labels        []string `env:"BERTH_LABELS"`
+	AllowLoopback bool     `env:"BERTH_ALLOW_LOOPBACK"`
+	AllowHosts    []string `env:"BERTH_ALLOW_HOSTS"`
+
+	token  redact.String
+	labels map[string]string
+}
+
+// parse reads environment and flags and names every fault at once.
+func parse(args, environ []string, stderr io.Writer) (config, error) {
+	var c config
+	vars := env.ToMap(environ)
+	if err := env.ParseWithOptions(&c, env.Options{Environment: vars}); err != nil {
+		return c, fmt.Errorf("environment: %w", err)
+	}
+	fs := flag.NewFlagSet("hostagent", flag.ContinueOnError)
+	if err := c.bind(fs, args, stderr); err != nil {
+		return c, err
+	}
+	if fs.NArg() > 0 {
+		return c, fmt.Errorf("%q is no flag: hostagent takes flags only, see hostagent -h", fs.Arg(0))
+	}
+	var f berth.Faults
+	if c.Server == "" {
+		f.Add("server", "missing", "pass --server https://berth.example.com or set BERTH_SERVER")
+	}
+	if c.Name == "" {
+		if h, err := os.Hostname(); err == nil {
+			c.Name = strings.ToLower(h)
+		}
+	}
+	if !berth.ValidName(c.Name) {
+		f.Add("name", fmt.Sprintf("%q cannot name a host", berth.Clip(c.Name, 63)), "pass --name with lower-case letters, digits, dots, hyphens and underscores")
+	}
+	if c.Processes < 0 || c.Browsers < 0 || c.Processes+c.Browsers == 0 || c.Processes+c.Browsers > berth.MaxDevicesPerHost {
+		f.Add("process-slots, browser-contexts", "a host needs 1 to 512 devices", "pass for example --process-slots 2 --browser-contexts 2")
+	}
+	c.labels = map[string]string{}
+	for _, l := range c.Labels {
+		k, v, ok := strings.Cut(l, "=")
+		if !ok || k == "" {
+			f.Add("label", fmt.Sprintf("%q is no label", berth.Clip(l, 60)), "write --label name=value")
+			continue
+		}
+		c.labels[k] = v
+	}
+	c.readToken(vars, &f)
+	return c, f.Err()
+}
+
+func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
+	fs.SetOutput(stderr)
+	fs.StringVar(&c.Server, "server", c.Server, "address of Berth's API")
+	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for key, journal and runs; one agent at a time uses it")
+	fs.StringVar(&c.Name, "name", c.Name, "name of this host, for its enrolment (default: the machine's)")
+	fs.StringVar(&c.TokenFile, "enrolment-token-file", c.TokenFile, "file with the one-time token that berth host enrol prints; needed once")
+	fs.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "address for /livez, /readyz and /metrics")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
+	fs.IntVar(&c.Processes, "process-slots", c.Processes, "number of process devices")
+	fs.IntVar(&c.Browsers, "browser-contexts", c.Browsers, "number of browser devices")
+	fs.StringVar(&c.ChromiumPath, "chromium", c.ChromiumPath, "the browser (default: the first one found in PATH)")
+	fs.BoolVar(&c.AllowLoopback, "allow-loopback", c.AllowLoopback, "let pages on loopback addresses be opened")
+	list(fs, "command", &c.Commands, "a program that tasks may run, by name or absolute path; may be repeated (default: a list of shell tools)")
+	list(fs, "label", &c.Labels, "name=value for every device; may be repeated")
+	list(fs, "allow-host", &c.AllowHosts, "host, address or network that pages may be opened from beyond the default; may be repeated")
+	return fs.Parse(args)
+}
+
+// list is a flag that may be repeated; the first use replaces what the
+// environment said.
+func list(fs *flag.FlagSet, name string, into *[]string, usage string) {
+	first := true
+	fs.Func(name, usage, func(s string) error {
+		if first {
+			*into, first = nil, false
+		}
+		*into = append(*into, s)
+		return nil
+	})
+}
+
+// readToken takes the enrolment token from its file, or from
+// BERTH_ENROLMENT_TOKEN. A missing file is no fault: the token is needed once.
+func (c *config) readToken(vars map[string]string, f *berth.Faults) {
+	if c.TokenFile == "" {
+		c.token = redact.NewString(strings.TrimSpace(vars["BERTH_ENROLMENT_TOKEN"]))
+		return
+	}
+	b, err := os.ReadFile(c.TokenFile)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		f.Add("enrolment-token-file", "cannot be read", "check its path and rights")
+	default:
+		c.token = redact.NewString(strings.TrimSpace(string(b)))
+	}
+}

@@ -1,0 +1,74 @@
+// Command hostagent is Berth's Host Agent: it makes this machine's devices
+// available to a Berth and runs the tasks that are placed on them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/daemon"
+	"github.com/berth-dev/berth/pkg/hostagent"
+	"github.com/berth-dev/berth/pkg/logging"
+	"github.com/berth-dev/berth/pkg/runtime/builtin"
+	"github.com/berth-dev/berth/pkg/runtime/chromium"
+	"github.com/berth-dev/berth/pkg/runtime/process"
+)
+
+// version is set at build time.
+var version = "dev"
+
+func main() {
+	if err := run(context.Background(), os.Args[1:], os.Environ(), os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "hostagent:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// run works until ctx ends or a signal comes. Logs go to stdout.
+func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	c, err := parse(args, environ, stderr)
+	if err != nil {
+		return err
+	}
+	log, err := logging.New(stdout, c.LogLevel, "hostagent")
+	if err != nil {
+		return err
+	}
+	// Whatever an earlier agent left running here is dead when this returns.
+	rt, err := builtin.New(ctx, builtin.Config{
+		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log,
+		Process:  process.Config{Allow: c.Commands},
+		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts}},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rt.Close() }()
+	if n := rt.Leftovers.Killed; n > 0 {
+		log.Warn("killed what an earlier agent left running", zap.Int("processes", n))
+	}
+	agent, err := hostagent.New(hostagent.Config{
+		Server: c.Server, StateDir: c.StateDir, Name: c.Name, EnrolmentToken: c.token, Runtime: rt.Runtime, Version: version, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	ready := daemon.NewReadiness(func(context.Context) string {
+		if agent.Ready() {
+			return ""
+		}
+		return "server_unreachable"
+	}, "server_unreachable")
+	return daemon.Run(ctx, daemon.Config{Log: log, ShutdownWithin: hostagent.StopBound, Components: []daemon.Component{
+		daemon.NewAdmin(c.AdminListen, ready, daemon.NewRegistry(), log, nil).Component(),
+		agent.Component(),
+	}})
+}
