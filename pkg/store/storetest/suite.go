@@ -1,0 +1,38 @@
+package storetest
+
+import "testing"
+
+// check is one promise of the contract.
+type check struct {
+	name string
+	run  func(t *testing.T, h Harness)
+}
+
+// Run runs the whole suite against an engine. Subtests run in parallel, as many
+// as -parallel allows, each on a database of its own.
+func Run(t *testing.T, h Harness) {
+	groups := []struct {
+		name   string
+		checks []check
+	}{
+		{"Submit", submitChecks()},
+		{"List", listChecks()},
+		{"Cancel", cancelChecks()},
+		{"Retry", retryChecks()},
+	}
+	for _, g := range groups {
+		t.Run(g.name, func(t *testing.T) {
+			for _, c := range g.checks {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.run(t, h)
+				})
+			}
+		})
+	}
+}
+
+// in makes a check of a function that works on a world.
+func in(name string, run func(w *world)) check {
+	return check{name, func(t *testing.T, h Harness) { run(newWorld(t, h)) }}
+}
