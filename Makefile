@@ -56,9 +56,15 @@ smoke: deps-cc deps-chromium ## Start what `make run` starts, run the first task
 	@go run ./test/smoke
 
 .PHONY: lint
-lint: deps-cc vet lint-shell ## Check format, imports and habits (first run compiles the linter)
-	@unformatted=$$($(TOOL) gofumpt -l $(GO_FOLDERS)) || exit 1; \
-		[ -z "$$unformatted" ] || { echo "not formatted, run make fmt:"; echo "$$unformatted"; exit 1; }
+lint: vet lint-shell lint-format lint-go ## Check format, imports and habits (first run compiles the linter)
+
+.PHONY: lint-format
+lint-format: ## Check that all Go files are formatted
+	@files=$$($(TOOL) gofumpt -l $(GO_FOLDERS)) || exit 1; \
+		[ -z "$$files" ] || { echo 'not formatted, run make fmt:'; echo "$$files"; exit 1; }
+
+.PHONY: lint-go
+lint-go: deps-cc ## Run golangci-lint
 	@$(TOOL) golangci-lint run $(PKG)
 
 .PHONY: vet
