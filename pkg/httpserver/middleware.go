@@ -219,12 +219,16 @@ func limitTime(limit time.Duration, kindOf func(echo.Context) Kind) echo.Middlew
 }
 
 // Extend lets a request that takes long by nature go on for d from now: the
-// server's read and write time-outs are set anew. A stream calls it before each
-// write.
+// server's time-outs are set anew, those that it has. A stream calls it before
+// each write, an upload before each read.
 func Extend(c echo.Context, d time.Duration) {
 	rc := http.NewResponseController(c.Response())
 	deadline := time.Now().Add(d)
 	// A writer without deadlines (a recorder in a test) has no time-outs either.
 	_ = rc.SetReadDeadline(deadline)
-	_ = rc.SetWriteDeadline(deadline)
+	// Without a WriteTimeout nothing takes the deadline back before the next
+	// request of the connection.
+	if server, ok := c.Request().Context().Value(http.ServerContextKey).(*http.Server); ok && server.WriteTimeout > 0 {
+		_ = rc.SetWriteDeadline(deadline)
+	}
 }

@@ -1,0 +1,145 @@
+package agentapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/eligibility"
+	"github.com/berth-dev/berth/pkg/protocol"
+)
+
+// Bounds of what a sync may hold beside those of pkg/berth.
+const (
+	maxHeld           = 1024
+	maxSchemaBytes    = 64 << 10
+	maxDescriptionLen = 2000
+	maxHardwareIDLen  = 200
+)
+
+func checkSync(req protocol.SyncRequest) error {
+	var f berth.Faults
+	if !printable(req.Instance, 64) || len(req.Instance) < 8 {
+		f.Add("instance", "it is no name of a process", "send 8 to 64 random characters, the same for the process's life")
+	}
+	for path, epoch := range map[string]berth.Epoch{"epoch": req.Epoch, "journal_epoch": req.JournalEpoch} {
+		if epoch < 0 || epoch > maxCounter {
+			f.Add(path, "it is not an epoch", "send 0, or what sync gave")
+		}
+	}
+	if req.AgentVersion != "" && !printable(req.AgentVersion, 64) {
+		f.Add("agent_version", "it is too long or has control characters", "send at most 64 printable characters")
+	}
+	checkPlugins(&f, req.Plugins)
+	checkDevices(&f, req.Devices)
+	checkHeld(&f, req.Held)
+	return f.Err()
+}
+
+func checkPlugins(f *berth.Faults, plugins []protocol.Plugin) {
+	if len(plugins) > berth.MaxPluginsPerHost {
+		f.Add("plugins", fmt.Sprintf("%d plugins", len(plugins)), fmt.Sprintf("send at most %d", berth.MaxPluginsPerHost))
+		return
+	}
+	seen := map[berth.PluginVersion]bool{}
+	for i, p := range plugins {
+		path := fmt.Sprintf("plugins[%d]", i)
+		if !berth.ValidName(p.Name) {
+			f.Add(path+".name", "it is no plugin's name", "use lower-case letters, digits, dots, hyphens and underscores")
+		}
+		if len(p.Version) > 64 || !eligibility.ValidVersion(p.Version) {
+			f.Add(path+".version", "it is no full semantic version", "write it like 1.4.0")
+		}
+		if seen[p.PluginVersion] {
+			f.Add(path, "the version stands twice in the list", "send each version once")
+		}
+		seen[p.PluginVersion] = true
+		if len(p.Description) > maxDescriptionLen {
+			f.Add(path+".description", "it is too long", fmt.Sprintf("send at most %d bytes", maxDescriptionLen))
+		}
+		var schema map[string]json.RawMessage
+		if len(p.Schema) > maxSchemaBytes || (len(p.Schema) > 0 && json.Unmarshal(p.Schema, &schema) != nil) {
+			f.Add(path+".schema", "it is no JSON object or too long", fmt.Sprintf("send a JSON Schema of at most %d bytes", maxSchemaBytes))
+		}
+	}
+}
+
+func checkDevices(f *berth.Faults, devices []protocol.Device) {
+	if len(devices) > berth.MaxDevicesPerHost {
+		f.Add("devices", fmt.Sprintf("%d devices", len(devices)), fmt.Sprintf("send at most %d", berth.MaxDevicesPerHost))
+		return
+	}
+	seen := map[[2]string]bool{}
+	for i, d := range devices {
+		path := fmt.Sprintf("devices[%d]", i)
+		if !berth.ValidName(d.Driver) {
+			f.Add(path+".driver", "it is no driver's name", "use lower-case letters, digits, dots, hyphens and underscores")
+		}
+		if !printable(d.HardwareID, maxHardwareIDLen) {
+			f.Add(path+".hardware_id", "it is empty, too long or has control characters", fmt.Sprintf("send at most %d printable bytes", maxHardwareIDLen))
+		}
+		key := [2]string{d.Driver, d.HardwareID}
+		if seen[key] {
+			f.Add(path+".hardware_id", "the device stands twice in the list", "send each device once")
+		}
+		seen[key] = true
+		if !printable(d.Name, berth.MaxNameLen) {
+			f.Add(path+".name", "it is empty, too long or has control characters", fmt.Sprintf("send at most %d printable bytes", berth.MaxNameLen))
+		}
+		if d.Health != "" && !d.Health.Valid() {
+			f.Add(path+".health", "it is no health", "use good, suspect or quarantined")
+		}
+		if d.HighestFence < 0 || d.HighestFence > maxCounter {
+			f.Add(path+".highest_fence", "it is no fence", "send 0, or the highest of the agent's journal")
+		}
+		checkLabels(f, path+".labels", d.Labels)
+	}
+}
+
+func checkLabels(f *berth.Faults, path string, labels map[string]string) {
+	if len(labels) > berth.MaxLabels {
+		f.Add(path, fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("send at most %d", berth.MaxLabels))
+		return
+	}
+	for key, value := range labels {
+		if len(validation.IsQualifiedName(key)) > 0 {
+			f.Add(path, fmt.Sprintf("%q is no label's name", berth.Clip(key, 40)), "use letters, digits, - _ . and at most one prefix, such as browser or example.com/rack")
+		} else if len(validation.IsValidLabelValue(value)) > 0 {
+			f.Add(path+"."+key, "it is no label's value", "use at most 63 letters, digits, - _ .")
+		}
+	}
+}
+
+func checkHeld(f *berth.Faults, held []protocol.HeldAttempt) {
+	if len(held) > maxHeld {
+		f.Add("held", fmt.Sprintf("%d attempts", len(held)), fmt.Sprintf("send at most %d", maxHeld))
+		return
+	}
+	seen := map[berth.AttemptID]bool{}
+	for i, h := range held {
+		path := fmt.Sprintf("held[%d]", i)
+		checkHolder(f, path, h.Attempt, h.Fence)
+		if seen[h.Attempt] {
+			f.Add(path+".attempt", "the attempt stands twice in the list", "send each attempt once")
+		}
+		seen[h.Attempt] = true
+	}
+}
+
+func checkHeartbeat(req protocol.HeartbeatRequest) error {
+	var f berth.Faults
+	if len(req.Health) > berth.MaxDevicesPerHost {
+		f.Add("health", fmt.Sprintf("%d devices", len(req.Health)), fmt.Sprintf("send at most %d", berth.MaxDevicesPerHost))
+		return f.Err()
+	}
+	for id, health := range req.Health {
+		if !berth.ValidID(string(id)) {
+			f.Add("health", "a key is no device's id", "send the ids as sync gave them")
+		} else if !health.Valid() {
+			f.Add("health."+string(id), "it is no health", "use good, suspect or quarantined")
+		}
+	}
+	return f.Err()
+}

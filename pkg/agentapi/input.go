@@ -1,0 +1,151 @@
+package agentapi
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// Bounds of what a call may hold.
+const (
+	maxItems = 100
+	// maxCounter bounds fences and epochs that agents report, so that the server
+	// can always go above them and JSON numbers stay exact.
+	maxCounter = 1 << 52
+)
+
+// pattern is a path of pkg/protocol as echo writes it.
+func pattern(path string) string {
+	return strings.NewReplacer("{", ":", "}", "").Replace(path)
+}
+
+// read decodes the one JSON value of a request's body. Unknown members are
+// ignored: version N and N-1 understand each other. A fault names the member,
+// never its value.
+func read[T any](c echo.Context) (T, error) {
+	var v T
+	r := c.Request()
+	if media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || media != echo.MIMEApplicationJSON {
+		return v, echo.ErrUnsupportedMediaType
+	}
+	dec := json.NewDecoder(r.Body)
+	if err := dec.Decode(&v); err != nil {
+		return v, decodeFault(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return v, berth.Invalid("", "something follows the JSON value", "send exactly one JSON value")
+	}
+	return v, nil
+}
+
+func decodeFault(err error) error {
+	var (
+		kind *json.UnmarshalTypeError
+		over *http.MaxBytesError
+	)
+	switch {
+	case errors.As(err, &over):
+		return over
+	case errors.As(err, &kind):
+		return berth.Invalid(kind.Field, "the value is of the wrong type", "send what docs/protocol.md names")
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return berth.Invalid("", "the body is not JSON", "send one JSON object")
+	}
+	// A broken connection, or a member that its own decoder refused: neither text
+	// is repeated.
+	return berth.Invalid("", "the body cannot be read", "send one JSON object")
+}
+
+// headerNumber reads a required counter of 1 or more.
+func headerNumber(c echo.Context, name string) (int64, error) {
+	values := c.Request().Header.Values(name)
+	if len(values) == 1 {
+		if n, ok := number(values[0]); ok && n >= 1 {
+			return n, nil
+		}
+	}
+	return 0, berth.Invalid(name, "the header is missing or no positive number", "send it once, as sync or the claim gave it")
+}
+
+// number reads a decimal number without sign, spaces or leading zeros.
+func number(s string) (int64, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil && n >= 0 && n <= maxCounter && strconv.FormatInt(n, 10) == s
+}
+
+// pathID reads an id from the path. What is no id names nothing.
+func pathID[T ~string](c echo.Context) (T, error) {
+	id := c.Param("id")
+	if !berth.ValidID(id) {
+		return "", berth.ErrNotFound
+	}
+	return T(id), nil
+}
+
+// holders checks a list of (attempt, fence): 1 to maxItems, each attempt once.
+// item returns the i-th.
+func holders(f *berth.Faults, n int, item func(i int) protocol.Holder) {
+	if n < 1 || n > maxItems {
+		f.Add("items", fmt.Sprintf("%d items", n), fmt.Sprintf("send 1 to %d", maxItems))
+		return
+	}
+	seen := make(map[berth.AttemptID]bool, n)
+	for i := range n {
+		h := item(i)
+		path := fmt.Sprintf("items[%d]", i)
+		checkHolder(f, path, h.Attempt, h.Fence)
+		if seen[h.Attempt] {
+			f.Add(path+".attempt", "the attempt stands twice in the list", "send each attempt once")
+		}
+		seen[h.Attempt] = true
+	}
+}
+
+func checkHolder(f *berth.Faults, path string, attempt berth.AttemptID, fence berth.Fence) {
+	if !berth.ValidID(string(attempt)) {
+		f.Add(path+".attempt", "it is not an id", "send the id as the claim gave it")
+	}
+	if fence < 1 || fence > maxCounter {
+		f.Add(path+".fence", "it is not a fence", "send the fence as the claim gave it")
+	}
+}
+
+func toHolder(h protocol.Holder) store.Holder {
+	return store.Holder{Attempt: h.Attempt, Fence: h.Fence}
+}
+
+// checkReason notes a reason that is no code; "" is none.
+func checkReason(f *berth.Faults, path, reason string) {
+	if reason != "" && !berth.ValidReason(reason) {
+		f.Add(path, "it is no reason code", "use lower-case letters, digits and underscores, at most 64")
+	}
+}
+
+// clean is content as databases can keep it: a NUL byte, which no text column
+// takes, becomes the replacement character.
+func clean(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+
+// printable reports whether s is 1 to limit bytes without control characters.
+func printable(s string, limit int) bool {
+	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
+
+// validDigest reports whether s is a SHA-256 in lower-case hex.
+func validDigest(s string) bool {
+	b, err := hex.DecodeString(s)
+	return err == nil && len(b) == 32 && strings.ToLower(s) == s
+}
