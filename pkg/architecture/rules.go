@@ -126,9 +126,10 @@ func (r rule) broken(p Package) []string {
 	if len(found) > 0 {
 		return found // what comes through that import needs no line of its own
 	}
-	for _, path := range p.Deps {
-		if anyWithin(path, r.deps) {
-			found = append(found, fmt.Sprintf("%s reaches %s through its imports: %s", p.ImportPath, path, r.why))
+	for _, place := range r.deps {
+		i := slices.IndexFunc(p.Deps, func(path string) bool { return within(path, place) })
+		if i >= 0 { // one package of a module stands for all
+			found = append(found, fmt.Sprintf("%s reaches %s through its imports: %s", p.ImportPath, p.Deps[i], r.why))
 		}
 	}
 	return found
