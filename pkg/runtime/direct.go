@@ -37,7 +37,7 @@ func (r *Runtime) Direct(ctx context.Context, id DeviceID, do func(context.Conte
 }
 
 func (r *Runtime) openDirect(ctx context.Context, d Driver, id DeviceID, h *hold) error {
-	dir, err := os.MkdirTemp("", "berth-direct-")
+	dir, err := os.MkdirTemp(r.tempDir, "berth-direct-")
 	if err != nil {
 		return fmt.Errorf("no temporary directory: %w", err)
 	}

@@ -44,6 +44,7 @@ const (
 	CodeDeviceOpen      Code = "device_open_failed"
 	CodeUnsupported     Code = "unsupported_by_device"
 	CodePanic           Code = "plugin_panicked"
+	CodePluginStuck     Code = "plugin_stuck"
 	CodeInternal        Code = "internal_error"
 	CodeSecretMissing   Code = "secret_missing"
 	CodeURLRefused      Code = "url_refused"

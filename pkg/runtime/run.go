@@ -91,8 +91,8 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 	if err != nil {
 		res = openFailed(err)
 	} else {
-		res = r.work(ctx, p, session, req, out)
-		res.DeviceClean = r.giveBack(session)
+		res = r.supervise(ctx, p, session, req, out)
+		res.DeviceClean = r.giveBack(session) && res.Reason != CodePluginStuck
 	}
 	res = settle(ctx, res)
 	if err := os.RemoveAll(work); err != nil {
@@ -101,6 +101,34 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 	out.finish(&res, req.Secrets)
 	res.Duration = time.Since(began)
 	return res, nil
+}
+
+// supervise runs the plugin. One that does not return soon after its context
+// ended has its session closed under it; one that does not return even then is
+// left alone, and its device counts as unclean, because its work may go on.
+func (r *Runtime) supervise(ctx context.Context, p compiled, s Session, req RunRequest, out *output) Result {
+	done := make(chan Result, 1)
+	go func() { done <- r.work(ctx, p, s, req, out) }()
+	select {
+	case res := <-done:
+		return res
+	case <-ctx.Done():
+	}
+	timer := time.NewTimer(r.closeTimeout)
+	defer timer.Stop()
+	select {
+	case res := <-done:
+		return res
+	case <-timer.C:
+	}
+	r.giveBack(s)
+	timer.Reset(r.closeTimeout)
+	select {
+	case res := <-done:
+		return res
+	case <-timer.C:
+		return Result{Outcome: OutcomeInfraFailed, Reason: CodePluginStuck, Message: "the plugin did not stop when it was told to"}
+	}
 }
 
 // work runs the plugin and turns a panic and a lost device into a result.
@@ -155,7 +183,7 @@ func openFailed(err error) Result {
 // settle replaces what a killed plugin says by why it was killed. A lost device
 // stays what it is: that the caller cancelled later does not explain it.
 func settle(ctx context.Context, res Result) Result {
-	if res.Outcome == OutcomeSucceeded || res.Reason == CodeDeviceLost || ctx.Err() == nil {
+	if res.Outcome == OutcomeSucceeded || res.Reason == CodeDeviceLost || res.Reason == CodePluginStuck || ctx.Err() == nil {
 		return res
 	}
 	switch cause := context.Cause(ctx); {

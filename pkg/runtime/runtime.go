@@ -47,9 +47,12 @@ type Config struct {
 	Drivers []Driver
 	Plugins []Plugin
 	Limits  Limits
-	// CloseTimeout bounds giving a device back after a run, default 20 s. A
-	// device that takes longer is unclean.
+	// CloseTimeout bounds giving a device back after a run, default 20 s, and how
+	// long a plugin may take to return once its context ended. A device that
+	// takes longer is unclean.
 	CloseTimeout time.Duration
+	// TempDir is where direct sessions get their directories; default os.TempDir().
+	TempDir string
 	// Logger may be nil. It gets ids and codes, never content.
 	Logger *zap.Logger
 }
@@ -58,6 +61,7 @@ type Config struct {
 type Runtime struct {
 	limits       Limits
 	closeTimeout time.Duration
+	tempDir      string
 	log          *zap.Logger
 	drivers      []Driver
 	plugins      []compiled
@@ -88,6 +92,7 @@ func New(cfg Config) (*Runtime, error) {
 	r := &Runtime{
 		limits:       cfg.Limits.withDefaults(),
 		closeTimeout: cfg.CloseTimeout,
+		tempDir:      cfg.TempDir,
 		log:          cfg.Logger,
 		drivers:      slices.Clone(cfg.Drivers),
 		holds:        map[DeviceID]*hold{},

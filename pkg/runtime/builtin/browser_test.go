@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"image/color"
+	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -261,4 +263,78 @@ func TestCancelTimeoutAndKillEndABrowserRun(t *testing.T) {
 		want(t, res, runtime.OutcomeTimedOut, runtime.CodeRunTimeout)
 	})
 	want(t, browse(t, "chromium-3", steps{{"goto": map[string]any{"url": site.URL + "/"}}}), runtime.OutcomeSucceeded, "")
+}
+
+// One page's renderer dies: that device is lost, the others go on.
+func TestRendererKilledLosesOnlyItsOwnDevice(t *testing.T) {
+	victim, other := listen("step 0 goto: ok"), listen("step 0 goto: ok")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	second := start(t, ctx, runtime.RunRequest{DeviceID: "chromium-1", Plugin: "browser.script", Payload: stuck(t, "/"), Sink: other})
+	other.wait(t)
+	first := start(t, t.Context(), runtime.RunRequest{DeviceID: "chromium-0", Plugin: "browser.script", Payload: stuck(t, "/busy"), Sink: victim})
+	victim.wait(t)
+	if err := syscall.Kill(busiest(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	want(t, within(t, 10*time.Second, first), runtime.OutcomeInfraFailed, runtime.CodeDeviceLost)
+	select {
+	case res := <-second:
+		t.Errorf("the other run ended too: %+v", res)
+	default:
+	}
+	cancel()
+	want(t, within(t, 10*time.Second, second), runtime.OutcomeCancelled, runtime.CodeCancelled)
+	want(t, browse(t, "chromium-0", steps{{"goto": map[string]any{"url": site.URL + "/"}}}), runtime.OutcomeSucceeded, "")
+}
+
+// busiest returns the renderer that has used far more processor time than any
+// other: the one whose page spins.
+func busiest(t *testing.T) int {
+	t.Helper()
+	const lead = 50 // clock ticks: half a second
+	deadline := time.Now().Add(20 * time.Second)
+	for time.Now().Before(deadline) {
+		best, bestTicks, next := 0, 0, 0
+		for _, pid := range renderers(t) {
+			if ticks := userTicks(pid); ticks > bestTicks {
+				best, bestTicks, next = pid, ticks, bestTicks
+			} else if ticks > next {
+				next = ticks
+			}
+		}
+		if bestTicks-next > lead {
+			return best
+		}
+	}
+	t.Fatal("no renderer spins")
+	return 0
+}
+
+func userTicks(pid int) int {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(b), ") ")
+	if f := strings.Fields(rest); len(f) > 11 {
+		n, _ := strconv.Atoi(f[11])
+		return n
+	}
+	return 0
+}
+
+// renderers lists the browser's renderer processes.
+func renderers(t *testing.T) []int {
+	t.Helper()
+	var pids []int
+	var walk func(pid int)
+	walk = func(pid int) {
+		for _, c := range children(t, pid) {
+			b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", c))
+			if strings.Contains(string(b), "--type=renderer") {
+				pids = append(pids, c)
+			}
+			walk(c)
+		}
+	}
+	walk(browserPID(t))
+	return pids
 }

@@ -28,10 +28,13 @@ type Proc struct {
 	endErr  error
 }
 
+// TempRoot is the directory in which TempDir creates; Open empties it.
+func (t *Table) TempRoot() string { return filepath.Join(t.dir, "tmp") }
+
 // TempDir creates an empty directory in the table's directory, for a use that
 // Start will record.
 func (t *Table) TempDir(prefix string) (string, error) {
-	return os.MkdirTemp(filepath.Join(t.dir, "tmp"), prefix+"-")
+	return os.MkdirTemp(t.TempRoot(), prefix+"-")
 }
 
 const shortPrefix = "berth-tmp-"

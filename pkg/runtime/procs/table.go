@@ -141,7 +141,13 @@ func (t *Table) reap(ctx context.Context) (Report, error) {
 			return report, err
 		}
 	}
-	return report, nil
+	// What no record names was made by a process that died before it could start
+	// something in it.
+	left, err := os.ReadDir(t.TempRoot())
+	for _, e := range left {
+		err = errors.Join(err, removeAll(filepath.Join(t.TempRoot(), e.Name())))
+	}
+	return report, err
 }
 
 // forget removes a record's directories and then the record.
@@ -162,7 +168,7 @@ func (t *Table) owns(dir string) bool {
 	if filepath.IsAbs(dir) && strings.HasPrefix(filepath.Base(dir), shortPrefix) {
 		return true
 	}
-	rel, err := filepath.Rel(filepath.Join(t.dir, "tmp"), dir)
+	rel, err := filepath.Rel(t.TempRoot(), dir)
 	return err == nil && filepath.IsLocal(rel) && rel != "."
 }
 

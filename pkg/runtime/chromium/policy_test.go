@@ -1,0 +1,90 @@
+package chromium
+
+import (
+	"testing"
+
+	"github.com/berth-dev/berth/pkg/runtime"
+)
+
+func TestPolicy(t *testing.T) {
+	strict := Policy{}
+	local := Policy{AllowLoopback: true, Deny: []string{"127.0.0.1:8080", "10.1.0.0/16", "denied.localhost"}}
+	allowing := Policy{Allow: []string{"169.254.10.0/24", "100.100.100.200", "127.0.0.1:9000"}}
+	for _, c := range []struct {
+		policy Policy
+		url    string
+		ok     bool
+	}{
+		{strict, "http://192.0.2.7/", true},
+		{strict, "https://10.0.0.1:8443/x?y#z", true},
+		{strict, "ftp://192.0.2.7/", false},
+		{strict, "file:///etc/passwd", false},
+		{strict, "javascript:alert(1)", false},
+		{strict, "data:text/html,x", false},
+		{strict, "chrome://settings", false},
+		{strict, "about:blank", false},
+		{strict, "http:///x", false},
+		{strict, "http://127.0.0.1/", false},
+		{strict, "http://localhost./", false},
+		{strict, "http://x.localhost/", false},
+		{strict, "http://[::1]/", false},
+		{strict, "http://[::ffff:127.0.0.1]/", false},
+		{strict, "http://0x7f.1/", false},
+		{strict, "http://2130706433/", false},
+		{strict, "http://017700000001/", false},
+		{strict, "http://0.0.0.0/", false},
+		{strict, "http://[::]/", false},
+		{strict, "http://169.254.169.254/latest/meta-data/", false},
+		{strict, "http://0xa9fea9fe/", false},
+		{strict, "http://[fe80::1]/", false},
+		{strict, "http://100.100.100.200/", false},
+		{strict, "http://[fd00:ec2::254]/", false},
+		{strict, "http://224.0.0.1/", false},
+		{local, "http://127.0.0.1:9090/", true},
+		{local, "http://localhost:9090/", true},
+		{local, "http://127.0.0.1:8080/", false},
+		{local, "http://localhost:8080/", false},
+		{local, "http://denied.localhost/", false},
+		{local, "http://10.1.2.3/", false},
+		{local, "http://10.2.2.3/", true},
+		{local, "http://169.254.169.254/", false},
+		{allowing, "http://169.254.10.9/", true},
+		{allowing, "http://169.254.11.9/", false},
+		{allowing, "http://100.100.100.200/", true},
+		{allowing, "http://127.0.0.1:9000/", true},
+		{allowing, "http://127.0.0.1:9001/", false},
+	} {
+		err := c.policy.check(t.Context(), c.url)
+		if (err == nil) != c.ok {
+			t.Errorf("%s with %+v: %v", c.url, c.policy, err)
+		}
+		if err != nil && runtime.CodeOf(err) != runtime.CodeURLRefused {
+			t.Errorf("%s: code %s", c.url, runtime.CodeOf(err))
+		}
+	}
+	if err := (Policy{Allow: []string{"10.0.0.0/x"}, Deny: []string{""}}).Validate(); err == nil {
+		t.Error("a bad list is valid")
+	}
+}
+
+func TestParseKey(t *testing.T) {
+	for name, want := range map[string]key{
+		"Enter":           {key: "Enter", code: "Enter", text: "\r", virtual: 13},
+		"a":               {key: "a", code: "KeyA", text: "a", virtual: 65},
+		"+":               {key: "+", text: "+"},
+		"Shift++":         {key: "+", text: "+", modifiers: 8},
+		"ü":               {key: "ü", text: "ü"},
+		"Control+a":       {key: "a", code: "KeyA", virtual: 65, modifiers: 2, command: "selectAll"},
+		"Control+Shift+7": {key: "7", code: "Digit7", virtual: 55, modifiers: 10},
+		"Shift+Tab":       {key: "Tab", code: "Tab", text: "\t", virtual: 9, modifiers: 8},
+	} {
+		if got, err := parseKey(name); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+	for _, name := range []string{"", "enter", "ab", "Ctrl+a", "Control+", "\n", "a+b"} {
+		if got, err := parseKey(name); runtime.CodeOf(err) != runtime.CodeUnknownKey {
+			t.Errorf("%q: %+v, %v", name, got, err)
+		}
+	}
+}
