@@ -19,6 +19,22 @@ func Run(t *testing.T, h Harness) {
 		{"List", listChecks()},
 		{"Cancel", cancelChecks()},
 		{"Retry", retryChecks()},
+		{"Enrol", enrolChecks()},
+		{"Sync", syncChecks()},
+		{"Heartbeat", heartbeatChecks()},
+		{"Claim", claimChecks()},
+		{"Start", startChecks()},
+		{"Renew", renewChecks()},
+		{"Complete", completeChecks()},
+		{"Release", releaseChecks()},
+		{"Upload", uploadChecks()},
+		{"Placement", placementChecks()},
+		{"Promote", promoteChecks()},
+		{"GiveUp", giveUpChecks()},
+		{"Reap", reapChecks()},
+		{"Fleet", fleetChecks()},
+		{"Accounts", accountChecks()},
+		{"Hints", hintChecks()},
 	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {
