@@ -82,6 +82,35 @@ func (r *Readiness) Code(ctx context.Context) string {
 	return r.timedOut
 }
 
+// Known is Code without waiting: the last answer, however old. Before the first
+// it is the code for a gate that does not answer. Watch keeps it fresh.
+func (r *Readiness) Known() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.stopping:
+		return CodeStopping
+	case r.at.IsZero():
+		return r.timedOut
+	}
+	return r.code
+}
+
+// Watch asks the gate every second, for Known, and makes the answer
+// CodeStopping as soon as the daemon stops: start it last.
+func (r *Readiness) Watch() Component {
+	loop := NewLoop(LoopConfig{Name: "readiness", Interval: readinessFor, RunOnce: func(ctx context.Context) error {
+		r.Code(ctx)
+		return nil
+	}})
+	c := loop.Component()
+	c.Stop = func(ctx context.Context) error {
+		r.Stopping()
+		return loop.Stop(ctx)
+	}
+	return c
+}
+
 func (r *Readiness) ask(answered chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), readinessLimit)
 	defer cancel()

@@ -1,0 +1,186 @@
+package config
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// The default addresses.
+const (
+	DefaultListen            = "127.0.0.1:7700"
+	DefaultAPIAdmin          = "127.0.0.1:7711"
+	DefaultSchedulerAdmin    = "127.0.0.1:7712"
+	DefaultLeasekeeperAdmin  = "127.0.0.1:7713"
+	DefaultAdminName         = "admin"
+	secretDatabase           = "BERTH_DATABASE_URL"
+	secretMasterKey          = "BERTH_MASTER_KEY"
+	secretAdminPassword      = "BERTH_ADMIN_PASSWORD"
+	prefixPlace, prefixGive  = "BERTH_LOOP_PLACE", "BERTH_LOOP_GIVE_UP"
+	prefixPromote            = "BERTH_LOOP_PROMOTE"
+	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
+)
+
+// SchedulerLoops of a process that schedules.
+type SchedulerLoops struct {
+	Place   Loop `envPrefix:"BERTH_LOOP_PLACE_"`
+	Promote Loop `envPrefix:"BERTH_LOOP_PROMOTE_"`
+	GiveUp  Loop `envPrefix:"BERTH_LOOP_GIVE_UP_"`
+}
+
+func (l SchedulerLoops) validate(f *berth.Faults) {
+	l.Place.validate(prefixPlace, f)
+	l.Promote.validate(prefixPromote, f)
+	l.GiveUp.validate(prefixGive, f)
+}
+
+// KeeperLoops of a process that keeps leases.
+type KeeperLoops struct {
+	Reap        Loop `envPrefix:"BERTH_LOOP_REAP_"`
+	SilentHosts Loop `envPrefix:"BERTH_LOOP_SILENT_HOSTS_"`
+}
+
+func (l KeeperLoops) validate(f *berth.Faults) {
+	l.Reap.validate(prefixReap, f)
+	l.SilentHosts.validate(prefixSilent, f)
+}
+
+// Scheduler configures cmd/scheduler.
+type Scheduler struct {
+	Common
+	Loops SchedulerLoops
+}
+
+// LoadScheduler reads the scheduler's configuration. The error names every
+// fault; it is ErrHelp when help was printed to usage.
+func LoadScheduler(args, environ []string, usage io.Writer) (Scheduler, error) {
+	var c Scheduler
+	f, err := source{"scheduler", args, environ, usage}.load(&c, []string{secretDatabase}, c.flags)
+	if err != nil {
+		return c, err
+	}
+	c.normalise(DefaultSchedulerAdmin, &f)
+	c.Loops.validate(&f)
+	return c, f.Err()
+}
+
+// Leasekeeper configures cmd/leasekeeper.
+type Leasekeeper struct {
+	Common
+	Loops KeeperLoops
+}
+
+// LoadLeasekeeper reads the leasekeeper's configuration, as LoadScheduler.
+func LoadLeasekeeper(args, environ []string, usage io.Writer) (Leasekeeper, error) {
+	var c Leasekeeper
+	f, err := source{"leasekeeper", args, environ, usage}.load(&c, []string{secretDatabase}, c.flags)
+	if err != nil {
+		return c, err
+	}
+	c.normalise(DefaultLeasekeeperAdmin, &f)
+	c.Loops.validate(&f)
+	return c, f.Err()
+}
+
+// Worker is a duty that the API process can take over in local mode.
+type Worker string
+
+// The workers.
+const (
+	WorkerScheduler   Worker = "scheduler"
+	WorkerLeasekeeper Worker = "leasekeeper"
+	WorkerAgent       Worker = "agent"
+)
+
+// API configures cmd/api.
+type API struct {
+	Common
+	// Listen is the public address.
+	Listen string `env:"BERTH_LISTEN"`
+	// MasterKey seals what is secret in the database.
+	MasterKey redact.String `env:"BERTH_MASTER_KEY"`
+	// AdminName and AdminPassword make the first user; without a password none
+	// is made.
+	AdminName     string        `env:"BERTH_ADMIN_NAME"`
+	AdminPassword redact.String `env:"BERTH_ADMIN_PASSWORD"`
+	// BlobDir keeps artifacts and logs.
+	BlobDir string `env:"BERTH_BLOB_DIR"`
+	// Workers run in this process.
+	Workers []Worker `env:"BERTH_WORKERS"`
+	// ApprovePlugins registers what hosts report (local mode).
+	ApprovePlugins bool `env:"BERTH_APPROVE_PLUGINS"`
+	// TrustedProxies (CIDR) may say who the client is.
+	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES"`
+
+	Scheduler SchedulerLoops
+	Keeper    KeeperLoops
+
+	// Proxies are TrustedProxies, parsed.
+	Proxies []*net.IPNet `env:"-"`
+}
+
+// Has reports whether a worker runs in this process.
+func (c API) Has(w Worker) bool { return slices.Contains(c.Workers, w) }
+
+// LoadAPI reads the API's configuration, as LoadScheduler.
+func LoadAPI(args, environ []string, usage io.Writer) (API, error) {
+	var c API
+	f, err := source{"api", args, environ, usage}.load(&c, []string{secretDatabase, secretMasterKey, secretAdminPassword}, func(fs *flag.FlagSet) {
+		c.flags(fs)
+		fs.StringVar(&c.Listen, "listen", c.Listen, "public address (BERTH_LISTEN)")
+		fs.StringVar(&c.BlobDir, "blob-dir", c.BlobDir, "directory for artifacts and logs (BERTH_BLOB_DIR)")
+		fs.Func("workers", "scheduler,leasekeeper,agent: what else runs in this process (BERTH_WORKERS)", func(s string) error {
+			c.Workers = nil
+			for w := range strings.SplitSeq(s, ",") {
+				c.Workers = append(c.Workers, Worker(strings.TrimSpace(w)))
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return c, err
+	}
+	c.normaliseAPI(&f)
+	return c, f.Err()
+}
+
+func (c *API) normaliseAPI(f *berth.Faults) {
+	c.normalise(DefaultAPIAdmin, f)
+	c.Scheduler.validate(f)
+	c.Keeper.validate(f)
+	if c.Listen == "" {
+		c.Listen = DefaultListen
+	}
+	if c.AdminName == "" {
+		c.AdminName = DefaultAdminName
+	}
+	validAddress("BERTH_LISTEN", c.Listen, f)
+	if c.MasterKey.IsZero() {
+		f.Add("BERTH_MASTER_KEY", "missing", "put 32 random bytes in hex into a file (openssl rand -hex 32) and name it in BERTH_MASTER_KEY_FILE; every API process needs the same")
+	}
+	if c.BlobDir == "" {
+		f.Add("BERTH_BLOB_DIR", "missing", "name a directory that every API process shares")
+	}
+	if !berth.ValidName(c.AdminName) {
+		f.Add("BERTH_ADMIN_NAME", fmt.Sprintf("%q is no user name", berth.Clip(c.AdminName, 63)), "use lower-case letters, digits, dots, hyphens and underscores")
+	}
+	for _, w := range c.Workers {
+		if w != WorkerScheduler && w != WorkerLeasekeeper && w != WorkerAgent {
+			f.Add("BERTH_WORKERS", fmt.Sprintf("%q is no worker", berth.Clip(string(w), 30)), "use scheduler, leasekeeper and agent, joined by commas")
+		}
+	}
+	for _, cidr := range c.TrustedProxies {
+		_, network, err := net.ParseCIDR(cidr)
+		if err != nil {
+			f.Add("BERTH_TRUSTED_PROXIES", fmt.Sprintf("%q is no network", berth.Clip(cidr, 50)), "write for example 10.0.0.0/8,127.0.0.1/32")
+			continue
+		}
+		c.Proxies = append(c.Proxies, network)
+	}
+}
