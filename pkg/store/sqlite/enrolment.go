@@ -1,0 +1,152 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"crypto/ed25519"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+const enrolmentSelect = `SELECT e.id, e.pool_id, p.name, e.pattern, e.created_at, e.expires_at, e.used_at, e.used_by, e.revoked_at, e.used_key
+	FROM enrolment_tokens e JOIN pools p ON p.id = e.pool_id`
+
+// enrolment is a token with the key that used it.
+type enrolment struct {
+	berth.EnrolmentToken
+	usedKey []byte
+}
+
+func scanEnrolment(r row) (e enrolment, err error) {
+	return e, r.Scan(&e.ID, &e.Pool, &e.PoolName, &e.Pattern, at(&e.CreatedAt), at(&e.ExpiresAt), at(&e.UsedAt), opt(&e.UsedBy),
+		at(&e.RevokedAt), &e.usedKey)
+}
+
+func loadEnrolment(t *tx, id berth.EnrolmentID) (enrolment, error) {
+	e, ok, err := queryOne(t, scanEnrolment, enrolmentSelect+" WHERE e.id = ?1", id)
+	if err == nil && !ok {
+		err = notFound("enrolment token")
+	}
+	return e, err
+}
+
+// CreateEnrolment implements store.Fleet.
+func (s *Store) CreateEnrolment(ctx context.Context, p store.CreateEnrolmentParams) (token berth.EnrolmentToken, err error) {
+	err = s.write(ctx, "CreateEnrolment", func(t *tx) error {
+		if _, ok, err := queryOne(t, scanText, "SELECT id FROM pools WHERE id = ?1", p.Pool); err != nil || !ok {
+			return orNotFound(err, "pool")
+		}
+		err := t.execOne(`INSERT INTO enrolment_tokens (id, token_hash, pool_id, pattern, created_at, expires_at)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, p.ID, p.TokenHash[:], p.Pool, p.Pattern, micros(t.now), micros(t.now.Add(p.TTL)))
+		if err != nil {
+			return err
+		}
+		if err := auditAct(t, p.Actor, berth.AuditEnrolmentCreated, "enrolment", string(p.ID)); err != nil {
+			return err
+		}
+		e, err := loadEnrolment(t, p.ID)
+		token = e.EnrolmentToken
+		return err
+	})
+	if err != nil {
+		return berth.EnrolmentToken{}, err
+	}
+	return token, nil
+}
+
+func orNotFound(err error, thing string) error {
+	if err != nil {
+		return err
+	}
+	return notFound(thing)
+}
+
+// ListEnrolments implements store.Fleet.
+func (s *Store) ListEnrolments(ctx context.Context, p store.Page) (tokens []berth.EnrolmentToken, next string, err error) {
+	err = s.read(ctx, "ListEnrolments", func(t *tx) error {
+		tokens, err = queryAll(t, func(r row) (berth.EnrolmentToken, error) {
+			e, err := scanEnrolment(r)
+			return e.EnrolmentToken, err
+		}, enrolmentSelect+" WHERE e.id > ?1 ORDER BY e.id LIMIT ?2", p.After, p.Limit()+1)
+		return err
+	})
+	tokens, next = page(tokens, p.Limit(), func(e berth.EnrolmentToken) string { return string(e.ID) })
+	return tokens, next, err
+}
+
+// RevokeEnrolment implements store.Fleet.
+func (s *Store) RevokeEnrolment(ctx context.Context, actor berth.Actor, id berth.EnrolmentID) error {
+	return s.write(ctx, "RevokeEnrolment", func(t *tx) error {
+		e, err := loadEnrolment(t, id)
+		if err != nil || !e.RevokedAt.IsZero() {
+			return err
+		}
+		if !e.UsedAt.IsZero() {
+			return &berth.WrongStateError{Thing: "enrolment token", State: "used", Message: "revoke the host that used it instead"}
+		}
+		if err := t.execOne("UPDATE enrolment_tokens SET revoked_at = ?2 WHERE id = ?1", id, micros(t.now)); err != nil {
+			return err
+		}
+		return auditAct(t, actor, berth.AuditEnrolmentRevoked, "enrolment", string(id))
+	})
+}
+
+// Enrol implements store.Agents.
+func (s *Store) Enrol(ctx context.Context, p store.EnrolParams) (host berth.Host, err error) {
+	if len(p.PublicKey) != ed25519.PublicKeySize {
+		return host, berth.Invalid("public_key", "is no Ed25519 public key", "send 32 bytes")
+	}
+	if !berth.ValidName(p.Name) {
+		return host, berth.Invalid("name", "cannot name a host", "use lower-case letters, digits, dots, hyphens and underscores, at most 63")
+	}
+	err = s.write(ctx, "Enrol", func(t *tx) error {
+		e, ok, err := queryOne(t, scanEnrolment, enrolmentSelect+" WHERE e.token_hash = ?1", p.TokenHash[:])
+		if err != nil || !ok {
+			return orNotFound(err, "enrolment token")
+		}
+		id, err := admit(t, p, e)
+		if err != nil {
+			return err
+		}
+		host, err = loadHost(t, id)
+		return err
+	})
+	if err != nil {
+		return berth.Host{}, err
+	}
+	return host, nil
+}
+
+// admit decides whether the token lets the host in, and makes it or finds the
+// one that this call repeats.
+func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
+	switch {
+	case !e.UsedAt.IsZero() && bytes.Equal(e.usedKey, p.PublicKey) && t.now.Sub(e.UsedAt) <= berth.EnrolmentRepeatWithin:
+		return e.UsedBy, nil
+	case !e.UsedAt.IsZero():
+		return "", berth.ErrUsed
+	case !e.RevokedAt.IsZero(), !t.now.Before(e.ExpiresAt):
+		return "", berth.ErrExpired
+	case !berth.HostNameMatches(e.Pattern, p.Name):
+		return "", berth.Invalid("name", "the token is not for a host of that name", "use a name that fits the token's pattern, or make another token")
+	}
+	taken, _, err := queryOne(t, scanInt, "SELECT count(*) FROM hosts WHERE name = ?1 OR id = ?2", p.Name, p.Host)
+	if err != nil {
+		return "", err
+	}
+	if taken > 0 {
+		return "", berth.ErrExists
+	}
+	err = t.execOne("INSERT INTO hosts (id, name, pool_id, public_key, state, enrolled_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+		p.Host, p.Name, e.Pool, p.PublicKey, berth.HostEnrolled, micros(t.now))
+	if err != nil {
+		return "", err
+	}
+	err = t.execOne("UPDATE enrolment_tokens SET used_at = ?2, used_by = ?3, used_key = ?4 WHERE id = ?1 AND used_at IS NULL",
+		e.ID, micros(t.now), p.Host, p.PublicKey)
+	if err != nil {
+		return "", err
+	}
+	return p.Host, auditAct(t, p.Actor, berth.AuditHostEnrolled, "host", string(p.Host))
+}

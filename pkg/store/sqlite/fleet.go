@@ -1,0 +1,181 @@
+package sqlite
+
+import (
+	"context"
+	"strings"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+func scanPool(r row) (p berth.Pool, err error) {
+	return p, r.Scan(&p.ID, &p.Name, &p.Paused, span(&p.AgeingStep), at(&p.CreatedAt))
+}
+
+const poolSelect = "SELECT id, name, paused, ageing_step_us, created_at FROM pools"
+
+// CreatePool implements store.Fleet.
+func (s *Store) CreatePool(ctx context.Context, actor berth.Actor, pool berth.Pool) (out berth.Pool, err error) {
+	if pool.AgeingStep == 0 {
+		pool.AgeingStep = berth.DefaultAgeingStep
+	}
+	err = s.write(ctx, "CreatePool", func(t *tx) error {
+		err := t.execOne("INSERT INTO pools (id, name, paused, ageing_step_us, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+			pool.ID, pool.Name, pool.Paused, pool.AgeingStep.Microseconds(), micros(t.now))
+		if err != nil {
+			return err
+		}
+		pool.CreatedAt = t.now
+		return auditAct(t, actor, berth.AuditPoolCreated, "pool", string(pool.ID))
+	})
+	if err != nil {
+		return berth.Pool{}, err
+	}
+	return pool, nil
+}
+
+// GetPool implements store.Fleet.
+func (s *Store) GetPool(ctx context.Context, name string) (pool berth.Pool, err error) {
+	err = s.read(ctx, "GetPool", func(t *tx) error {
+		var ok bool
+		pool, ok, err = queryOne(t, scanPool, poolSelect+" WHERE name = ?1", name)
+		if err == nil && !ok {
+			err = notFound("pool")
+		}
+		return err
+	})
+	return pool, err
+}
+
+// ListPools implements store.Fleet.
+func (s *Store) ListPools(ctx context.Context, p store.Page) (pools []berth.Pool, next string, err error) {
+	err = s.read(ctx, "ListPools", func(t *tx) error {
+		pools, err = queryAll(t, scanPool, poolSelect+" WHERE name > ?1 ORDER BY name LIMIT ?2", p.After, p.Limit()+1)
+		return err
+	})
+	pools, next = page(pools, p.Limit(), func(p berth.Pool) string { return p.Name })
+	return pools, next, err
+}
+
+const deviceSelect = `SELECT d.id, d.host_id, h.name, d.pool_id, p.name, d.driver, d.hardware_id, d.hardware_unique, d.name,
+	d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id, d.created_at, d.updated_at
+	FROM devices d JOIN hosts h ON h.id = d.host_id JOIN pools p ON p.id = d.pool_id JOIN leases l ON l.device_id = d.id`
+
+func scanDevice(r row) (d berth.Device, err error) {
+	var reported, admin map[string]string
+	err = r.Scan(&d.ID, &d.Host, &d.HostName, &d.Pool, &d.PoolName, &d.Driver, &d.HardwareID, &d.HardwareUnique, &d.Name,
+		fromJSON(&reported), fromJSON(&admin), &d.Present, &d.Health, &d.Admin, &d.Unclean, &d.Fence, opt(&d.Attempt), opt(&d.Task),
+		at(&d.CreatedAt), at(&d.UpdatedAt))
+	d.Labels = berth.MergeLabels(d.ID, reported, admin)
+	d.Occupancy = berth.OccupancyOf(d.Attempt, d.Unclean)
+	return d, err
+}
+
+// GetDevice implements store.Fleet.
+func (s *Store) GetDevice(ctx context.Context, id berth.DeviceID) (device berth.Device, err error) {
+	err = s.read(ctx, "GetDevice", func(t *tx) error {
+		var ok bool
+		device, ok, err = queryOne(t, scanDevice, deviceSelect+" WHERE d.id = ?1", id)
+		if err == nil && !ok {
+			err = notFound("device")
+		}
+		return err
+	})
+	return device, err
+}
+
+// ListDevices implements store.Fleet.
+func (s *Store) ListDevices(ctx context.Context, filter store.DeviceFilter, p store.Page) (devices []berth.Device, next string, err error) {
+	err = s.read(ctx, "ListDevices", func(t *tx) error {
+		devices, err = queryAll(t, scanDevice, deviceSelect+` WHERE d.id > ?1 AND (?2 = '' OR d.pool_id = ?2) AND (?3 = '' OR d.host_id = ?3)
+			ORDER BY d.id LIMIT ?4`, p.After, filter.Pool, filter.Host, p.Limit()+1)
+		return err
+	})
+	devices, next = page(devices, p.Limit(), func(d berth.Device) string { return string(d.ID) })
+	return devices, next, err
+}
+
+// RegisterPlugins implements store.Fleet.
+func (s *Store) RegisterPlugins(ctx context.Context, actor berth.Actor, plugins []berth.Plugin) error {
+	return s.write(ctx, "RegisterPlugins", func(t *tx) error {
+		for _, p := range plugins {
+			if _, err := registerPlugin(t, actor, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// registerPlugin adds a version that is not there, completes one that was only
+// reported, and leaves every other. It returns whether the version is enabled.
+func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) (enabled bool, err error) {
+	old, ok, err := queryOne(t, scanPlugin, pluginSelect+" WHERE name = ?1 AND version = ?2", p.Name, p.Version)
+	if err != nil {
+		return false, err
+	}
+	onlyReported := ok && !old.Enabled && len(old.Schema) == 0
+	switch {
+	case !ok:
+		err = t.execOne("INSERT INTO plugins (name, version, enabled, schema, description, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Description, micros(t.now))
+	case onlyReported && (p.Enabled || len(p.Schema) > 0):
+		err = t.execOne("UPDATE plugins SET enabled = ?3, schema = ?4, description = ?5 WHERE name = ?1 AND version = ?2",
+			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Description)
+	default:
+		return old.Enabled, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if p.Enabled {
+		if err := hintPools(t); err != nil {
+			return false, err
+		}
+	}
+	return p.Enabled, auditAct(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version)
+}
+
+// hintPools tells every pool that there may be work to place.
+func hintPools(t *tx) error {
+	ids, err := queryAll(t, scanText, "SELECT id FROM pools")
+	for _, id := range ids {
+		hintOf(t, store.HintWork, id)
+	}
+	return err
+}
+
+const pluginSelect = "SELECT name, version, enabled, schema, description, created_at FROM plugins"
+
+func scanPlugin(r row) (p berth.Plugin, err error) {
+	var schema string
+	err = r.Scan(&p.Name, &p.Version, &p.Enabled, opt(&schema), &p.Description, at(&p.CreatedAt))
+	if schema != "" {
+		p.Schema = []byte(schema)
+	}
+	return p, err
+}
+
+// ListPlugins implements store.Fleet.
+func (s *Store) ListPlugins(ctx context.Context, p store.Page) (plugins []berth.Plugin, next string, err error) {
+	name, version := p.After, ""
+	if i := strings.LastIndexByte(p.After, '@'); i >= 0 {
+		name, version = p.After[:i], p.After[i+1:]
+	}
+	err = s.read(ctx, "ListPlugins", func(t *tx) error {
+		plugins, err = queryAll(t, scanPlugin, pluginSelect+" WHERE (name, version) > (?1, ?2) ORDER BY name, version LIMIT ?3",
+			name, version, p.Limit()+1)
+		return err
+	})
+	plugins, next = page(plugins, p.Limit(), func(p berth.Plugin) string { return p.Name + "@" + p.Version })
+	return plugins, next, err
+}
+
+// PluginVersions implements store.Fleet.
+func (s *Store) PluginVersions(ctx context.Context, name string) (plugins []berth.Plugin, err error) {
+	err = s.read(ctx, "PluginVersions", func(t *tx) error {
+		plugins, err = queryAll(t, scanPlugin, pluginSelect+" WHERE name = ?1 ORDER BY version", name)
+		return err
+	})
+	return plugins, err
+}

@@ -1,0 +1,218 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// hostRow is what agent calls are judged by.
+type hostRow struct {
+	id       berth.HostID
+	pool     berth.PoolID
+	state    berth.HostState
+	draining bool
+	epoch    berth.Epoch
+	instance string
+	seen     time.Time
+}
+
+const hostRowSelect = "SELECT id, pool_id, state, draining, epoch, instance, last_seen_at FROM hosts"
+
+func scanHostRow(r row) (h hostRow, err error) {
+	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.epoch, &h.instance, at(&h.seen))
+}
+
+// loadHostRow reads a host that is not revoked.
+func loadHostRow(t *tx, id berth.HostID) (hostRow, error) {
+	h, ok, err := queryOne(t, scanHostRow, hostRowSelect+" WHERE id = ?1", id)
+	if err == nil && (!ok || h.state == berth.HostRevoked) {
+		err = notFound("host")
+	}
+	return h, err
+}
+
+// callingHost reads the host of an agent call and judges its epoch.
+func callingHost(t *tx, call store.AgentCall) (hostRow, error) {
+	h, err := loadHostRow(t, call.Host)
+	if err != nil {
+		return h, err
+	}
+	return h, berth.CheckEpoch(h.epoch, call.Epoch)
+}
+
+func markSeen(t *tx, id berth.HostID) error {
+	return t.execOne("UPDATE hosts SET last_seen_at = ?2 WHERE id = ?1", id, micros(t.now))
+}
+
+// deviceAxes is a device with its lease's placeable number.
+type deviceAxes struct {
+	id        berth.DeviceID
+	present   bool
+	health    berth.Health
+	admin     berth.AdminState
+	unclean   bool
+	placeable berth.Placeable
+}
+
+func scanAxes(r row) (d deviceAxes, err error) {
+	return d, r.Scan(&d.id, &d.present, &d.health, &d.admin, &d.unclean, &d.placeable)
+}
+
+// judgePlaceable sets the placeable number of each of the host's devices to
+// what its axes and the host now say.
+func judgePlaceable(t *tx, id berth.HostID) error {
+	h, err := loadHostRow(t, id)
+	if err != nil {
+		return err
+	}
+	devices, err := queryAll(t, scanAxes, `SELECT d.id, d.present, d.health, d.admin_state, d.unclean, l.placeable
+		FROM devices d JOIN leases l ON l.device_id = d.id WHERE d.host_id = ?1 ORDER BY d.id`, id)
+	if err != nil {
+		return err
+	}
+	for _, d := range devices {
+		want := berth.PlaceableOf(d.present, d.health, d.admin, d.unclean, h.state, h.draining)
+		if want == d.placeable {
+			continue
+		}
+		if err := t.execOne("UPDATE leases SET placeable = ?2 WHERE device_id = ?1", d.id, want); err != nil {
+			return err
+		}
+		if want > d.placeable {
+			hintOf(t, store.HintWork, h.pool)
+		}
+	}
+	return nil
+}
+
+// Heartbeat implements store.Agents.
+func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res store.HeartbeatResult, err error) {
+	for _, h := range p.Health {
+		if !h.Valid() {
+			return res, berth.Invalid("health", "is no health", "use good, suspect or quarantined")
+		}
+	}
+	err = s.write(ctx, "Heartbeat", func(t *tx) error {
+		h, err := callingHost(t, p.AgentCall)
+		if err != nil {
+			return err
+		}
+		res.Resync = h.state != berth.HostOnline
+		if err := t.execOne("UPDATE hosts SET last_seen_at = ?2, draining = ?3 WHERE id = ?1", h.id, micros(t.now), p.Draining); err != nil {
+			return err
+		}
+		changed := p.Draining != h.draining
+		for id, health := range p.Health {
+			n, err := t.exec("UPDATE devices SET health = ?3, updated_at = ?4 WHERE id = ?1 AND host_id = ?2 AND health <> ?3",
+				id, h.id, health, micros(t.now))
+			if err != nil {
+				return err
+			}
+			changed = changed || n > 0
+		}
+		if !changed {
+			return nil
+		}
+		return judgePlaceable(t, h.id)
+	})
+	return res, err
+}
+
+// CleanDevice implements store.Agents.
+func (s *Store) CleanDevice(ctx context.Context, p store.CleanParams) error {
+	return s.write(ctx, "CleanDevice", func(t *tx) error {
+		h, err := callingHost(t, p.AgentCall)
+		if err != nil {
+			return err
+		}
+		fence, ok, err := queryOne(t, scanInt,
+			"SELECT l.fence FROM devices d JOIN leases l ON l.device_id = d.id WHERE d.id = ?1 AND d.host_id = ?2", p.Device, h.id)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return notFound("device")
+		}
+		if berth.Fence(fence) != p.Fence {
+			return berth.ErrLeaseLost
+		}
+		if changed, err := markClean(t, p.Actor, p.Device); err != nil || !changed {
+			return err
+		}
+		return judgePlaceable(t, h.id)
+	})
+}
+
+// markClean ends unclean and reports whether it was. The caller judges
+// placeable.
+func markClean(t *tx, actor berth.Actor, device berth.DeviceID) (bool, error) {
+	n, err := t.exec("UPDATE devices SET unclean = 0, updated_at = ?2 WHERE id = ?1 AND unclean = 1", device, micros(t.now))
+	if err != nil || n == 0 {
+		return false, err
+	}
+	return true, auditAct(t, actor, berth.AuditDeviceCleaned, "device", string(device))
+}
+
+const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,
+	(SELECT json_group_array(json_object('name', x.name, 'version', x.version)) FROM
+		(SELECT name, version FROM host_plugins WHERE host_id = h.id ORDER BY name, version) x),
+	(SELECT count(*) FROM devices d WHERE d.host_id = h.id),
+	(SELECT count(*) FROM devices d JOIN leases l ON l.device_id = d.id WHERE d.host_id = h.id AND l.attempt_id IS NOT NULL)
+	FROM hosts h JOIN pools p ON p.id = h.pool_id`
+
+func scanHost(r row) (h berth.Host, err error) {
+	err = r.Scan(&h.ID, &h.Name, &h.Pool, &h.PoolName, &h.State, &h.Draining, &h.Epoch, &h.AgentVersion, at(&h.LastSeenAt), at(&h.EnrolledAt),
+		fromJSON(&h.Plugins), &h.Devices, &h.Held)
+	if len(h.Plugins) == 0 {
+		h.Plugins = nil
+	}
+	return h, err
+}
+
+// GetHost implements store.Fleet.
+func (s *Store) GetHost(ctx context.Context, id berth.HostID) (host berth.Host, err error) {
+	err = s.read(ctx, "GetHost", func(t *tx) error {
+		host, err = loadHost(t, id)
+		return err
+	})
+	return host, err
+}
+
+func loadHost(t *tx, id berth.HostID) (berth.Host, error) {
+	h, ok, err := queryOne(t, scanHost, hostSelect+" WHERE h.id = ?1", id)
+	if err == nil && !ok {
+		err = notFound("host")
+	}
+	return h, err
+}
+
+// ListHosts implements store.Fleet.
+func (s *Store) ListHosts(ctx context.Context, pool berth.PoolID, p store.Page) (hosts []berth.Host, next string, err error) {
+	err = s.read(ctx, "ListHosts", func(t *tx) error {
+		hosts, err = queryAll(t, scanHost, hostSelect+" WHERE h.id > ?1 AND (?2 = '' OR h.pool_id = ?2) ORDER BY h.id LIMIT ?3",
+			p.After, pool, p.Limit()+1)
+		return err
+	})
+	hosts, next = page(hosts, p.Limit(), func(h berth.Host) string { return string(h.ID) })
+	return hosts, next, err
+}
+
+// HostKey implements store.Agents.
+func (s *Store) HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error) {
+	err = s.read(ctx, "HostKey", func(t *tx) error {
+		h, err := loadHostRow(t, id)
+		if err != nil {
+			return err
+		}
+		state = h.state
+		key, _, err = queryOne(t, func(r row) (b []byte, err error) { return b, r.Scan(&b) }, "SELECT public_key FROM hosts WHERE id = ?1", id)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return key, state, nil
+}

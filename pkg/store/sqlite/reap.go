@@ -1,0 +1,109 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// ReapLeases implements store.Keeping.
+func (s *Store) ReapLeases(ctx context.Context, actor berth.Actor, limit int) (trs []berth.Transition, err error) {
+	over, err := s.overdue(ctx, limit)
+	if err != nil {
+		return nil, err
+	}
+	var first error
+	for _, id := range over {
+		tr, err := s.reap(ctx, actor, id)
+		if err != nil && first == nil {
+			first = err
+		}
+		if err == nil && tr.Event != "" {
+			trs = append(trs, tr)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return trs, first
+}
+
+func (s *Store) verdict(t *tx, a attempt) (berth.ReapVerdict, bool) {
+	return s.timings.Reap(berth.Reaping{
+		State: a.State, ExpiresAt: a.expires, KillBy: a.killBy, Cancel: !a.CancelRequestedAt.IsZero(),
+	}, t.now)
+}
+
+// overdue lists attempts that may be ended now, the longest overdue first. Each
+// is judged again in its own transaction.
+func (s *Store) overdue(ctx context.Context, limit int) (ids []berth.AttemptID, err error) {
+	err = s.read(ctx, "ReapLeases", func(t *tx) error {
+		candidates, err := queryAll(t, scanAttempt, attemptSelect+
+			" WHERE a.ended_at IS NULL AND (l.expires_at <= ?1 OR l.kill_by <= ?1) ORDER BY min(l.expires_at, coalesce(l.kill_by, l.expires_at)), a.id", micros(t.now))
+		if err != nil {
+			return err
+		}
+		for _, a := range candidates {
+			if _, ok := s.verdict(t, a); ok && len(ids) < limit {
+				ids = append(ids, a.ID)
+			}
+		}
+		return nil
+	})
+	return ids, err
+}
+
+func (s *Store) reap(ctx context.Context, actor berth.Actor, id berth.AttemptID) (tr berth.Transition, err error) {
+	err = s.write(ctx, "ReapLeases", func(t *tx) error {
+		a, ok, err := loadAttempt(t, id)
+		if err != nil || !ok || !a.Live() || a.expires.IsZero() {
+			return err
+		}
+		v, ok := s.verdict(t, a)
+		if !ok {
+			return nil
+		}
+		hintOf(t, store.HintAssigned, a.Host)
+		tr, err = endAttempt(t, actor, a, ending{outcome: v.Outcome, reason: v.Reason, by: v.By, unclean: v.Unclean})
+		return err
+	})
+	if err != nil {
+		return berth.Transition{}, err
+	}
+	return tr, nil
+}
+
+// MarkSilentHosts implements store.Keeping.
+func (s *Store) MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) (silent []berth.HostID, err error) {
+	err = s.write(ctx, "MarkSilentHosts", func(t *tx) error {
+		online, err := queryAll(t, scanHostRow, hostRowSelect+" WHERE state = 'online' ORDER BY last_seen_at, id")
+		if err != nil {
+			return err
+		}
+		for _, h := range online {
+			if len(silent) >= limit || s.timings.HostFresh(h.seen, t.now) {
+				continue
+			}
+			if err := takeOffline(t, actor, h.id); err != nil {
+				return err
+			}
+			silent = append(silent, h.id)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return silent, nil
+}
+
+func takeOffline(t *tx, actor berth.Actor, host berth.HostID) error {
+	if _, err := t.exec("UPDATE leases SET placeable = ?2 WHERE host_id = ?1 AND placeable <> ?2", host, berth.PlaceNothing); err != nil {
+		return err
+	}
+	if err := t.execOne("UPDATE hosts SET state = ?2 WHERE id = ?1", host, berth.HostOffline); err != nil {
+		return err
+	}
+	return auditAct(t, actor, berth.AuditHostOffline, "host", string(host))
+}

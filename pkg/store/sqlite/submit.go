@@ -1,0 +1,157 @@
+package sqlite
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/eligibility"
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// SubmitTasks implements store.Tasks.
+func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res store.SubmitResult, err error) {
+	err = s.write(ctx, "SubmitTasks", func(t *tx) error {
+		res.Tasks, res.Replayed, err = replay(t, p)
+		if err != nil || res.Replayed {
+			return err
+		}
+		sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
+		ids := make([]berth.TaskID, 0, len(p.Tasks))
+		for _, n := range p.Tasks {
+			tr, err := sub.add(t, p, n)
+			if err != nil {
+				return err
+			}
+			ids = append(ids, n.ID)
+			res.Transitions = append(res.Transitions, tr)
+		}
+		if p.IdempotencyKey != "" {
+			err := t.execOne(`INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
+				VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, p.Actor.Kind, p.Actor.ID, p.IdempotencyKey, p.BodyDigest[:], list(ids), micros(t.now))
+			if err != nil {
+				return err
+			}
+		}
+		res.Tasks, err = loadTasks(t, ids)
+		return err
+	})
+	if err != nil {
+		return store.SubmitResult{}, err
+	}
+	return res, nil
+}
+
+// replay answers a repeat under the same key: writers are serial, so a key that
+// is not there now is there never before this transaction ends.
+func replay(t *tx, p store.SubmitParams) (tasks []berth.Task, replayed bool, err error) {
+	if p.IdempotencyKey == "" {
+		return nil, false, nil
+	}
+	type kept struct {
+		digest []byte
+		ids    []berth.TaskID
+	}
+	k, ok, err := queryOne(t, func(r row) (k kept, err error) {
+		return k, r.Scan(&k.digest, fromJSON(&k.ids))
+	}, "SELECT body_digest, task_ids FROM idempotency_keys WHERE principal_kind = ?1 AND principal_id = ?2 AND key = ?3",
+		p.Actor.Kind, p.Actor.ID, p.IdempotencyKey)
+	if err != nil || !ok {
+		return nil, false, err
+	}
+	if !bytes.Equal(k.digest, p.BodyDigest[:]) {
+		return nil, false, berth.ErrIdempotencyMismatch
+	}
+	tasks, err = loadTasks(t, k.ids)
+	return tasks, true, err
+}
+
+// submission remembers what the tasks of one submit share.
+type submission struct {
+	pools   map[berth.PoolID]time.Duration // ageing steps
+	classes map[string]berth.ClassID
+}
+
+func (s *submission) ageingStep(t *tx, pool berth.PoolID) (time.Duration, error) {
+	if step, ok := s.pools[pool]; ok {
+		return step, nil
+	}
+	step, ok, err := queryOne(t, func(r row) (d time.Duration, err error) {
+		return d, r.Scan(span(&d))
+	}, "SELECT ageing_step_us FROM pools WHERE id = ?1", pool)
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		return 0, notFound("pool")
+	}
+	s.pools[pool] = step
+	return step, nil
+}
+
+func (s *submission) class(t *tx, pool berth.PoolID, r berth.Requirement) (berth.ClassID, error) {
+	key := eligibility.ClassKey(pool, r)
+	if id, ok := s.classes[key]; ok {
+		return id, nil
+	}
+	id, ok, err := queryOne(t, scanInt, "SELECT id FROM task_classes WHERE class_key = ?1", key)
+	if err == nil && !ok {
+		id, _, err = queryOne(t, scanInt, `INSERT INTO task_classes (class_key, pool_id, selector, plugin, version_range)
+			VALUES (?1, ?2, ?3, ?4, ?5) RETURNING id`, key, pool, r.Selector, r.Plugin, r.VersionRange)
+	}
+	s.classes[key] = berth.ClassID(id)
+	return berth.ClassID(id), err
+}
+
+// add stores one task with its token.
+func (s *submission) add(t *tx, p store.SubmitParams, n berth.NewTask) (berth.Transition, error) {
+	tr := berth.Transition{
+		Event: berth.EventSubmitted, Task: n.ID, To: berth.StateQueued, Pool: n.Pool, CorrelationID: p.CorrelationID, At: t.now,
+	}
+	step, err := s.ageingStep(t, n.Pool)
+	if err != nil {
+		return tr, err
+	}
+	class, err := s.class(t, n.Pool, n.Requirement)
+	if err != nil {
+		return tr, err
+	}
+	k := token{task: n.ID, class: class, rank: berth.RankOf(t.now, n.Priority, step), number: 1}
+	if n.Payload.IsZero() {
+		n.Payload = redact.NewBytes([]byte("{}"))
+	}
+	if err := insertTask(t, p, n, k); err != nil {
+		return tr, fmt.Errorf("task %s: %w", n.ID, err)
+	}
+	due := n.NotBefore.UTC().Truncate(time.Microsecond)
+	from := t.now
+	if due.After(t.now) {
+		tr.To, from = berth.StateScheduled, due
+	}
+	if n.QueueTimeout > 0 {
+		k.giveUp = from.Add(n.QueueTimeout)
+	}
+	if tr.To == berth.StateScheduled {
+		err = delay(t, k, berth.StateScheduled, due)
+	} else {
+		err = enqueue(t, k, n.Pool)
+	}
+	if err != nil {
+		return tr, err
+	}
+	return tr, audit(t, p.Actor, tr)
+}
+
+func insertTask(t *tx, p store.SubmitParams, n berth.NewTask, k token) error {
+	return t.execOne(`INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
+		retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
+		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23)`,
+		n.ID, n.Pool, k.class, k.rank, n.Name, list(n.Tags), string(n.Payload.Reveal()), n.Priority, micros(n.NotBefore),
+		n.RunTimeout.Microseconds(), n.QueueTimeout.Microseconds(),
+		list(n.Retry.On), n.Retry.Initial.Microseconds(), n.Retry.Factor, n.Retry.Max.Microseconds(), n.Retry.Jitter, n.Retry.RetryUnsafe,
+		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now))
+}

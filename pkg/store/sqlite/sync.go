@@ -1,0 +1,226 @@
+package sqlite
+
+import (
+	"context"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// SyncHost implements store.Agents: the epoch in one transaction, everything
+// that is settled under it in the next.
+func (s *Store) SyncHost(ctx context.Context, p store.SyncParams) (res store.SyncResult, err error) {
+	for _, d := range p.Devices {
+		if !d.Health.Valid() {
+			return res, berth.Invalid("devices.health", "is no health", "use good, suspect or quarantined")
+		}
+	}
+	var epoch berth.Epoch
+	err = s.write(ctx, "SyncHost", func(t *tx) error {
+		epoch, err = raiseEpoch(t, p)
+		return err
+	})
+	if err != nil {
+		return res, err
+	}
+	p.Epoch = epoch
+	err = s.write(ctx, "SyncHost", func(t *tx) error {
+		h, err := callingHost(t, p.AgentCall)
+		if err != nil {
+			return err
+		}
+		res = store.SyncResult{Epoch: epoch, Pool: h.pool}
+		return settle(t, p, h, &res)
+	})
+	if err != nil {
+		return store.SyncResult{}, err
+	}
+	return res, nil
+}
+
+func raiseEpoch(t *tx, p store.SyncParams) (berth.Epoch, error) {
+	h, err := loadHostRow(t, p.Host)
+	if err != nil {
+		return 0, err
+	}
+	epoch, err := berth.NextEpoch(h.epoch, h.instance, p.Instance, p.Epoch, p.JournalEpoch)
+	if err != nil || epoch == h.epoch {
+		return epoch, err
+	}
+	if err := t.execOne("UPDATE hosts SET epoch = ?2, instance = ?3 WHERE id = ?1", h.id, epoch, p.Instance); err != nil {
+		return 0, err
+	}
+	return epoch, auditAct(t, p.Actor, berth.AuditHostSynced, "host", string(h.id))
+}
+
+// settle is the second transaction of a sync.
+func settle(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) error {
+	if err := t.execOne("UPDATE hosts SET state = ?2, last_seen_at = ?3, agent_version = ?4, draining = ?5 WHERE id = ?1",
+		h.id, berth.HostOnline, micros(t.now), p.AgentVersion, p.Draining); err != nil {
+		return err
+	}
+	var err error
+	if res.DisabledPlugins, err = syncPlugins(t, p, h.id); err != nil {
+		return err
+	}
+	clean, err := syncDevices(t, p, h, res)
+	if err != nil {
+		return err
+	}
+	if err := syncAttempts(t, p, h, clean, res); err != nil {
+		return err
+	}
+	hintOf(t, store.HintWork, h.pool)
+	hintOf(t, store.HintAssigned, h.id)
+	return judgePlaceable(t, h.id)
+}
+
+// syncPlugins stores what the host provides and returns what of it is disabled.
+func syncPlugins(t *tx, p store.SyncParams, host berth.HostID) (disabled []berth.PluginVersion, err error) {
+	if _, err := t.exec("DELETE FROM host_plugins WHERE host_id = ?1", host); err != nil {
+		return nil, err
+	}
+	for _, plugin := range p.Plugins {
+		plugin.Enabled = p.ApprovePlugins
+		if !plugin.Enabled {
+			// Without its schema, so that a registration completes it.
+			plugin.Schema = nil
+		}
+		enabled, err := registerPlugin(t, p.Actor, plugin)
+		if err != nil {
+			return nil, err
+		}
+		if !enabled {
+			disabled = append(disabled, plugin.PluginVersion)
+		}
+		if _, err := t.exec("INSERT INTO host_plugins (host_id, name, version) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
+			host, plugin.Name, plugin.Version); err != nil {
+			return nil, err
+		}
+	}
+	return disabled, nil
+}
+
+// syncDevices stores what the host reports of its devices and returns those
+// that are proved clean.
+func syncDevices(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) (clean map[berth.DeviceID]bool, err error) {
+	clean = map[berth.DeviceID]bool{}
+	seen := make([]berth.DeviceID, 0, len(p.Devices))
+	for i, d := range p.Devices {
+		id, err := syncDevice(t, p, h, d)
+		if err != nil {
+			return nil, err
+		}
+		res.Devices = append(res.Devices, id)
+		if id == "" {
+			res.Conflicts = append(res.Conflicts, i)
+			continue
+		}
+		seen = append(seen, id)
+		clean[id] = d.Clean
+	}
+	_, err = t.exec(`UPDATE devices SET present = 0, updated_at = ?3
+		WHERE host_id = ?1 AND present = 1 AND id NOT IN (SELECT value FROM json_each(?2))`, h.id, list(seen), micros(t.now))
+	return clean, err
+}
+
+// syncDevice stores one reported device and returns its id, "" when its unique
+// hardware belongs to another host.
+func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (berth.DeviceID, error) {
+	if d.HardwareUnique {
+		n, _, err := queryOne(t, scanInt, `SELECT count(*) FROM devices
+			WHERE driver = ?1 AND hardware_id = ?2 AND hardware_unique = 1 AND host_id <> ?3`, d.Driver, d.HardwareID, h.id)
+		if err != nil || n > 0 {
+			return "", err
+		}
+	}
+	labels := d.Labels
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	known, ok, err := queryOne(t, scanText, "SELECT id FROM devices WHERE host_id = ?1 AND driver = ?2 AND hardware_id = ?3", h.id, d.Driver, d.HardwareID)
+	if err != nil {
+		return "", err
+	}
+	id := berth.DeviceID(known)
+	if !ok {
+		return d.ID, newDevice(t, h, d, jsonText(labels))
+	}
+	err = t.execOne(`UPDATE devices SET name = ?2, labels = ?3, health = ?4, hardware_unique = ?5, present = 1, updated_at = ?6 WHERE id = ?1`,
+		id, d.Name, jsonText(labels), d.Health, d.HardwareUnique, micros(t.now))
+	if err != nil {
+		return "", err
+	}
+	if _, err := t.exec("UPDATE leases SET fence = ?2 WHERE device_id = ?1 AND fence < ?2", id, d.HighestFence); err != nil {
+		return "", err
+	}
+	if !d.Clean {
+		return id, nil
+	}
+	_, err = markClean(t, p.Actor, id)
+	return id, err
+}
+
+func newDevice(t *tx, h hostRow, d store.ReportedDevice, labels string) error {
+	err := t.execOne(`INSERT INTO devices (id, host_id, pool_id, driver, hardware_id, hardware_unique, name, labels, health, created_at, updated_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)`,
+		d.ID, h.id, h.pool, d.Driver, d.HardwareID, d.HardwareUnique, d.Name, labels, d.Health, micros(t.now))
+	if err != nil {
+		return err
+	}
+	return t.execOne("INSERT INTO leases (device_id, host_id, pool_id, fence) VALUES (?1, ?2, ?3, ?4)", d.ID, h.id, h.pool, d.HighestFence)
+}
+
+// syncAttempts gives a verdict on each held attempt and settles the live ones
+// that the agent does not hold.
+func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID]bool, res *store.SyncResult) error {
+	live, err := liveAttempts(t, h.id)
+	if err != nil {
+		return err
+	}
+	known := make(map[store.HeldAttempt]attempt, len(live))
+	for _, a := range live {
+		known[store.HeldAttempt{Attempt: a.ID, Fence: a.Fence}] = a
+	}
+	held := map[berth.AttemptID]bool{}
+	for _, x := range p.Held {
+		a, ok := known[x]
+		verdict := store.VerdictGone
+		if ok {
+			held[a.ID] = true
+			verdict = store.VerdictKeep
+			if !a.CancelRequestedAt.IsZero() {
+				verdict = store.VerdictCancel
+			}
+		}
+		res.Verdicts = append(res.Verdicts, verdict)
+	}
+	for _, a := range live {
+		switch {
+		case held[a.ID]:
+		case a.State.Started():
+			tr, err := endAttempt(t, p.Actor, a, ending{
+				outcome: berth.OutcomeLost, reason: berth.ReasonHostLostAttempt, by: berth.EndedBySync, unclean: !clean[a.Device],
+			})
+			if err != nil {
+				return err
+			}
+			res.Transitions = append(res.Transitions, tr)
+		default:
+			if err := redeliver(t, a); err != nil {
+				return err
+			}
+			res.Undelivered = append(res.Undelivered, a.ID)
+		}
+	}
+	return nil
+}
+
+// redeliver lets any claim take an attempt whose claim's answer the agent does
+// not have.
+func redeliver(t *tx, a attempt) error {
+	if a.State != berth.AttemptClaimed {
+		return nil
+	}
+	return t.execOne("UPDATE attempts SET claim_epoch = 0 WHERE id = ?1", a.ID)
+}
