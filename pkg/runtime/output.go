@@ -17,9 +17,10 @@ import (
 
 // output is the Out of a run: files in its directory, and the caller's Sink.
 type output struct {
-	limits Limits
-	sink   Sink
-	dir    string
+	limits  Limits
+	sink    Sink
+	dir     string
+	secrets redact.Strings
 
 	mu       sync.Mutex
 	closed   bool
@@ -39,7 +40,7 @@ func newOutput(req RunRequest, limits Limits) (*output, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &output{limits: limits, sink: req.Sink, dir: req.Dir, logFile: f, names: map[string]bool{}}
+	o := &output{limits: limits, sink: req.Sink, dir: req.Dir, secrets: req.Secrets, logFile: f, names: map[string]bool{}}
 	if o.sink == nil {
 		o.sink = Discard{}
 	}
@@ -53,7 +54,7 @@ func (o *output) Progress(fraction float64, message string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
-		o.sink.Progress(fraction, message)
+		o.sink.Progress(fraction, o.secrets.Mask(message))
 	}
 }
 
@@ -188,7 +189,7 @@ func (o *output) close() {
 }
 
 // finish completes the log and fills in what the Runtime knows.
-func (o *output) finish(res *Result, secrets redact.Strings) {
+func (o *output) finish(res *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_ = o.mask.Close()
@@ -201,8 +202,8 @@ func (o *output) finish(res *Result, secrets redact.Strings) {
 	}
 	res.Artifacts = o.finished
 	res.LogPath, res.LogSize = o.logFile.Name(), o.logSize
-	res.JSON = maskJSON(res.JSON, secrets)
-	res.Message = secrets.Mask(res.Message)
+	res.JSON = maskJSON(res.JSON, o.secrets)
+	res.Message = o.secrets.Mask(res.Message)
 }
 
 // maskJSON masks secrets in every string of a JSON document, names included.

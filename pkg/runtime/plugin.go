@@ -89,7 +89,7 @@ type Job struct {
 // the plugin's Run returns.
 type Out interface {
 	// Progress tells how far the work is, from 0 to 1, and what it does now in
-	// a few words without content.
+	// a few words without content; secrets are masked in them.
 	Progress(fraction float64, message string)
 	// Log takes the log of the work; secrets are masked in it. It never fails:
 	// what exceeds the limit is dropped and counted.

@@ -98,7 +98,7 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 	if err := os.RemoveAll(work); err != nil {
 		r.log.Warn("run's work directory is left", zap.String("run_id", string(req.RunID)), zap.Error(err))
 	}
-	out.finish(&res, req.Secrets)
+	out.finish(&res)
 	res.Duration = time.Since(began)
 	return res, nil
 }
