@@ -315,7 +315,9 @@ type Artifact struct {
 	ContentType string        `json:"content_type"`
 	CreatedAt   time.Time     `json:"created_at"`
 
-	// Name Examples: page.png
+	// Name Letters, digits, dots, hyphens and underscores; no leading dot or hyphen.
+	//
+	// Examples: page.png
 	Name ArtifactName `json:"name"`
 
 	// Number Of the attempt.
@@ -336,7 +338,9 @@ type ArtifactList struct {
 	Artifacts []Artifact `json:"artifacts"`
 }
 
-// ArtifactName Examples: page.png
+// ArtifactName Letters, digits, dots, hyphens and underscores; no leading dot or hyphen.
+//
+// Examples: page.png
 type ArtifactName = string
 
 // Attempt defines model for Attempt.
@@ -486,8 +490,10 @@ type EnrolmentTokenList struct {
 
 // EnrolmentTokenSpec defines model for EnrolmentTokenSpec.
 type EnrolmentTokenSpec struct {
-	// HostNamePattern A glob that the host's name must match.
-	HostNamePattern string `json:"host_name_pattern,omitempty,omitzero"`
+	// HostNamePattern The host's name must match it; any name where absent.
+	//
+	// Examples: lab-*
+	HostNamePattern HostNamePattern `json:"host_name_pattern,omitempty,omitzero"`
 
 	// Pool The pool that the host joins; `default` where absent.
 	//
@@ -561,10 +567,18 @@ type HostList struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
 
+// HostNamePattern A glob of lower-case letters, digits, dots, hyphens, underscores, * and ?.
+//
+// Examples: lab-*
+type HostNamePattern = string
+
 // ID A UUID in lower case.
 //
 // Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
 type ID = string
+
+// IdempotencyKey Printable ASCII without spaces.
+type IdempotencyKey = string
 
 // JWKS defines model for JWKS.
 type JWKS struct {
@@ -930,9 +944,6 @@ type AttemptNumber = int
 
 // CorrelationID defines model for CorrelationID.
 type CorrelationID = string
-
-// IdempotencyKey defines model for IdempotencyKey.
-type IdempotencyKey = string
 
 // PageSize defines model for PageSize.
 type PageSize = int

@@ -1,0 +1,92 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/problem"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// Login answers POST /auth/login.
+func (s *Server) Login(ctx context.Context, in LoginRequestObject) (LoginResponseObject, error) {
+	r := requestOf(ctx)
+	tokens, err := s.cfg.Identity.Login(ctx, identity.Credentials{
+		Name: in.Body.Name, Password: redact.NewString(in.Body.Password), Client: r.client, RequestID: r.id,
+	})
+	if err != nil {
+		return nil, refused(err, "The name or the password is wrong.", "Check both and try again.")
+	}
+	return Login200JSONResponse(tokensOf(tokens)), nil
+}
+
+// Refresh answers POST /auth/refresh.
+func (s *Server) Refresh(ctx context.Context, in RefreshRequestObject) (RefreshResponseObject, error) {
+	tokens, err := s.cfg.Identity.Refresh(ctx, redact.NewString(in.Body.RefreshToken))
+	if err != nil {
+		return nil, refused(err, "The refresh token is not valid any more.", "Log in again.")
+	}
+	return Refresh200JSONResponse(tokensOf(tokens)), nil
+}
+
+// Logout answers POST /auth/logout.
+func (s *Server) Logout(ctx context.Context, in LogoutRequestObject) (LogoutResponseObject, error) {
+	if err := s.cfg.Identity.Logout(ctx, redact.NewString(in.Body.RefreshToken)); err != nil {
+		return nil, err
+	}
+	return Logout204Response{}, nil
+}
+
+// GetJWKS answers GET /auth/jwks.
+func (s *Server) GetJWKS(context.Context, GetJWKSRequestObject) (GetJWKSResponseObject, error) {
+	set, err := s.cfg.Identity.JWKS()
+	if err != nil {
+		return nil, err
+	}
+	var out GetJWKS200JSONResponse
+	return out, json.Unmarshal(set, &out)
+}
+
+// GetMe answers GET /auth/me.
+func (s *Server) GetMe(ctx context.Context, _ GetMeRequestObject) (GetMeResponseObject, error) {
+	user, err := s.cfg.Store.UserByID(ctx, requestOf(ctx).caller.User())
+	if errors.Is(err, berth.ErrNotFound) || err == nil && user.Disabled {
+		return nil, berth.ErrUnauthenticated // the token outlived the user
+	}
+	if err != nil {
+		return nil, err
+	}
+	return GetMe200JSONResponse(meOf(user)), nil
+}
+
+// refused says which credential was wrong, where that tells nobody more than
+// the caller knew.
+func refused(err error, detail, remedy string) error {
+	if !errors.Is(err, berth.ErrUnauthenticated) {
+		return err
+	}
+	return &problem.Error{
+		Status: http.StatusUnauthorized, Code: protocol.CodeUnauthorised, Title: "Not authenticated",
+		Detail: detail, Remedy: remedy, Err: err,
+	}
+}
+
+func tokensOf(t identity.Tokens) Tokens {
+	return Tokens{
+		AccessToken: t.Access.Reveal(), TokenType: Bearer, ExpiresInSeconds: t.ExpiresIn.Seconds(),
+		RefreshToken: t.Refresh.Reveal(), RefreshExpiresInSeconds: t.RefreshExpiresIn.Seconds(), User: meOf(t.User),
+	}
+}
+
+func meOf(u berth.User) Me {
+	me := Me{ID: string(u.ID), Name: u.Name, Roles: []Role{}}
+	for _, r := range u.Roles {
+		me.Roles = append(me.Roles, Role(r))
+	}
+	return me
+}

@@ -1,0 +1,78 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// schemas keeps compiled payload schemas by their digest. It is safe for
+// concurrent use.
+type schemas struct {
+	mu       sync.Mutex
+	compiled map[[32]byte]*jsonschema.Schema
+}
+
+// maxSchemas bounds the cache; an installation has far fewer live versions.
+const maxSchemas = 512
+
+// compile returns the schema, compiled once. A schema that names another file
+// or address is refused: nothing is ever fetched.
+func (s *schemas) compile(schema []byte) (*jsonschema.Schema, error) {
+	key := sha256.Sum256(schema)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.compiled[key]; ok {
+		return c, nil
+	}
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
+	if err != nil {
+		return nil, errors.New("the schema is not JSON")
+	}
+	compiler := jsonschema.NewCompiler()
+	compiler.DefaultDraft(jsonschema.Draft2020)
+	compiler.AssertFormat()
+	compiler.UseLoader(jsonschema.SchemeURLLoader{})
+	const url = "berth:payload"
+	if err := compiler.AddResource(url, doc); err != nil {
+		return nil, err
+	}
+	c, err := compiler.Compile(url)
+	if err != nil {
+		return nil, err
+	}
+	if s.compiled == nil || len(s.compiled) >= maxSchemas {
+		s.compiled = map[[32]byte]*jsonschema.Schema{}
+	}
+	s.compiled[key] = c
+	return c, nil
+}
+
+// check judges a payload by a plugin version's schema and adds its faults
+// under path. The error is not the caller's fault: the registered schema is
+// unusable.
+func (s *schemas) check(path string, payload []byte, plugin berth.Plugin, f *berth.Faults) error {
+	if len(plugin.Schema) == 0 {
+		return nil
+	}
+	schema, err := s.compile(plugin.Schema)
+	if err != nil {
+		return fmt.Errorf("schema of plugin %s %s: %w", plugin.Name, plugin.Version, err)
+	}
+	instance, err := jsonschema.UnmarshalJSON(bytes.NewReader(payload))
+	if err != nil {
+		f.Add(path, "is not JSON", "send a JSON object")
+		return nil
+	}
+	var broken *jsonschema.ValidationError
+	if err := schema.Validate(instance); errors.As(err, &broken) {
+		fromPayload(broken).faults(path, instance, f)
+	}
+	return nil
+}

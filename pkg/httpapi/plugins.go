@@ -1,0 +1,73 @@
+package httpapi
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// ListPlugins answers GET /plugins, without schemas.
+func (s *Server) ListPlugins(ctx context.Context, in ListPluginsRequestObject) (ListPluginsResponseObject, error) {
+	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, validPluginCursor)
+	if err != nil {
+		return nil, err
+	}
+	plugins, next, err := s.cfg.Store.ListPlugins(ctx, page)
+	if err != nil {
+		return nil, err
+	}
+	out := ListPlugins200JSONResponse{Plugins: make([]Plugin, 0, len(plugins)), NextPageToken: pageToken(next)}
+	for _, p := range plugins {
+		p.Schema = nil
+		out.Plugins = append(out.Plugins, pluginOf(p))
+	}
+	return out, nil
+}
+
+// GetPlugin answers GET /plugins/{name}.
+func (s *Server) GetPlugin(ctx context.Context, in GetPluginRequestObject) (GetPluginResponseObject, error) {
+	versions, err := s.cfg.Store.PluginVersions(ctx, in.Name)
+	if err != nil {
+		return nil, err
+	}
+	if len(versions) == 0 {
+		return nil, berth.ErrNotFound
+	}
+	out := GetPlugin200JSONResponse{Name: in.Name, Versions: make([]Plugin, 0, len(versions))}
+	for _, p := range versions {
+		out.Versions = append(out.Versions, pluginOf(p))
+	}
+	return out, nil
+}
+
+// pluginNames lists the first names of enabled plugins there are.
+func (s *Server) pluginNames(ctx context.Context) (names []string, more bool, err error) {
+	plugins, next, err := s.cfg.Store.ListPlugins(ctx, store.Page{Size: 200})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, p := range plugins {
+		if p.Enabled && !slices.Contains(names, p.Name) {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) > maxNamed {
+		return names[:maxNamed], true, nil
+	}
+	return names, next != "", nil
+}
+
+func validPluginCursor(c string) bool {
+	name, version, ok := strings.Cut(c, "@")
+	return ok && berth.ValidName(name) && version != ""
+}
+
+func pluginOf(p berth.Plugin) Plugin {
+	return Plugin{
+		Name: p.Name, Version: p.Version, Enabled: p.Enabled, Description: p.Description,
+		CreatedAt: p.CreatedAt.UTC(), Schema: p.Schema,
+	}
+}

@@ -1,0 +1,153 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	verrors "github.com/pb33f/libopenapi-validator/errors"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// Bounds of request bodies in bytes.
+const (
+	maxBody      = 64 << 10
+	maxTaskBody  = berth.MaxPayloadBytes + 64<<10
+	maxBatchBody = 8 << 20
+)
+
+func (op operation) maxBody() int64 {
+	switch op.id {
+	case "submitTask":
+		return maxTaskBody
+	case "submitTasks":
+		return maxBatchBody
+	}
+	return maxBody
+}
+
+// validate refuses a request that the document does not describe, with every
+// fault at once, before any handler sees it.
+func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		op, ok := s.document.operations[route{c.Request().Method, c.Path()}]
+		if !ok {
+			return echo.ErrNotFound
+		}
+		body, err := readBody(c, op)
+		if err != nil {
+			return err
+		}
+		var f berth.Faults
+		op.judgeQuery(c, &f)
+		if len(body) > 0 {
+			if err := strictJSON(body); err != nil {
+				return err
+			}
+		}
+		if valid, found := s.document.validator.ValidateHttpRequestSync(c.Request()); !valid {
+			s.document.faults(op, found, body, &f)
+		}
+		if err := bounded(&f); err != nil {
+			return err
+		}
+		// The validator has read the body; the handler reads it again.
+		c.Request().Body = io.NopCloser(bytes.NewReader(body))
+		c.Request().ContentLength = int64(len(body))
+		return next(c)
+	}
+}
+
+func readBody(c echo.Context, op operation) ([]byte, error) {
+	r := c.Request()
+	if r.Body == nil || r.Body == http.NoBody {
+		return nil, nil
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, op.maxBody()))
+	if err != nil {
+		return nil, err
+	}
+	if len(body) == 0 {
+		r.Body = http.NoBody
+		return nil, nil
+	}
+	if !op.body {
+		return nil, berth.Invalid("", "this operation takes no body", "send none")
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEApplicationJSON {
+		return nil, echo.ErrUnsupportedMediaType
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, nil
+}
+
+// judgeQuery refuses parameters that do not exist, which are misspelt ones:
+// without this a filter that is not understood would pass everything.
+func (op operation) judgeQuery(c echo.Context, f *berth.Faults) {
+	for name, values := range c.QueryParams() {
+		p, ok := op.query[name]
+		switch {
+		case !ok && len(op.query) == 0:
+			f.Add(berth.Clip(name, 40), "is not a parameter of this operation", "leave it out; it takes none")
+		case !ok:
+			f.Add(berth.Clip(name, 40), "is not a parameter of this operation", "use "+strings.Join(op.names(), ", "))
+		case len(values) > 1 && !p.array:
+			f.Add(name, "stands there twice", "give it once")
+		}
+	}
+}
+
+func (op operation) names() []string {
+	names := make([]string, 0, len(op.query))
+	for name := range op.query {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// faults turns the validator's findings into field faults. The findings quote
+// the request, so none of their texts is used.
+func (d *document) faults(op operation, found []*verrors.ValidationError, body []byte, f *berth.Faults) {
+	for _, e := range found {
+		root, instance := e.ParameterName, any(nil)
+		if e.ValidationType == "requestBody" {
+			root = ""
+			if len(body) == 0 {
+				f.Add("", "the request body is missing", "send a JSON object")
+				continue
+			}
+			_ = json.Unmarshal(body, &instance) // strictJSON has read it
+		}
+		d.finding(op, e, root, instance, f)
+	}
+}
+
+func (d *document) finding(op operation, e *verrors.ValidationError, root string, instance any, f *berth.Faults) {
+	for _, failure := range e.SchemaValidationErrors {
+		if failure.OriginalJsonSchemaError != nil {
+			// It is the same tree in each failure.
+			v := fromRequest(failure.OriginalJsonSchemaError)
+			v.patterns = d.patterns
+			v.faults(root, instance, f)
+			return
+		}
+	}
+	p := op.query[root]
+	switch {
+	case root == "":
+		f.Add("", "the request does not fit the API", "see the API's document")
+	case len(p.enum) > 0:
+		f.Add(root, "must be one of "+strings.Join(p.enum, ", "), "")
+	case p.kind != "":
+		f.Add(root, "must be "+article(p.kind), "")
+	default:
+		f.Add(root, "is missing or malformed", "see the API's document")
+	}
+}
