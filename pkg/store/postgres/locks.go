@@ -1,0 +1,213 @@
+package postgres
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// lockedKey is what a lock on an attempt tells: columns that never change.
+type lockedKey struct {
+	attempt berth.AttemptID
+	task    berth.TaskID
+	device  berth.DeviceID
+}
+
+func scanKey(row pgx.CollectableRow) (k lockedKey, err error) {
+	return k, row.Scan(&k.attempt, &k.task, &k.device)
+}
+
+// lockAttempts locks attempts by id, ascending by (task, number); with a host,
+// only those of that host. Unknown ids are left out.
+func (t *tx) lockAttempts(ids []berth.AttemptID, host berth.HostID) ([]lockedKey, error) {
+	return collect(t, scanKey, `
+SELECT id, task_id, device_id FROM attempts
+WHERE id = ANY ($1) AND ($2::uuid IS NULL OR host_id = $2)
+ORDER BY task_id, number
+FOR NO KEY UPDATE`, uids(ids), uid(host))
+}
+
+// lockLeases locks lease rows ascending by device.
+func (t *tx) lockLeases(devices []berth.DeviceID) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	_, err := t.exec(`SELECT 1 FROM leases WHERE device_id = ANY ($1) ORDER BY device_id FOR NO KEY UPDATE`, uids(unique(devices)))
+	return err
+}
+
+// lockTasks locks tasks ascending.
+func (t *tx) lockTasks(tasks []berth.TaskID) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	_, err := t.exec(`SELECT 1 FROM tasks WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`, uids(unique(tasks)))
+	return err
+}
+
+// lockDevices locks devices ascending.
+func (t *tx) lockDevices(devices []berth.DeviceID) error {
+	if len(devices) == 0 {
+		return nil
+	}
+	_, err := t.exec(`SELECT 1 FROM devices WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE`, uids(unique(devices)))
+	return err
+}
+
+// lockHost locks a host's row for writing.
+func (t *tx) lockHost(host berth.HostID) error {
+	_, err := t.exec(`SELECT 1 FROM hosts WHERE id = $1 FOR NO KEY UPDATE`, uid(host))
+	return err
+}
+
+// lockForEnd takes the three locks of an attempt's end: attempts, their leases,
+// their tasks.
+func (t *tx) lockForEnd(ids []berth.AttemptID, host berth.HostID) ([]lockedKey, error) {
+	keys, err := t.lockAttempts(ids, host)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.lockLeases(mapped(keys, func(k lockedKey) berth.DeviceID { return k.device })); err != nil {
+		return nil, err
+	}
+	return keys, t.lockTasks(mapped(keys, func(k lockedKey) berth.TaskID { return k.task }))
+}
+
+func attemptsOf(keys []lockedKey) []berth.AttemptID {
+	return mapped(keys, func(k lockedKey) berth.AttemptID { return k.attempt })
+}
+
+// live is an attempt with its lease and its task, read after they were locked.
+type live struct {
+	id         berth.AttemptID
+	task       berth.TaskID
+	number     int
+	device     berth.DeviceID
+	host       berth.HostID
+	fence      berth.Fence
+	state      berth.AttemptState
+	outcome    berth.Outcome
+	digest     []byte
+	logBytes   int64
+	claim      string
+	claimEpoch berth.Epoch
+
+	assignedAt, startedAt, cancelAt, endedAt, giveUpAt time.Time
+
+	// holds: the device's lease is this attempt's.
+	holds             bool
+	expiresAt, killBy time.Time
+	unclean           bool // the device
+
+	pool        berth.PoolID
+	class       berth.ClassID
+	rank        berth.Rank
+	budget      int
+	policy      berth.RetryPolicy
+	runTimeout  time.Duration
+	correlation string
+	// tries and handBacks count the task's attempts without judging this one's
+	// own end: a live one is a try.
+	tries, handBacks int
+}
+
+func (l *live) ended() bool { return !l.endedAt.IsZero() }
+
+// transition with the attempt's coordinates.
+func (l *live) transition(event berth.Event, from, to berth.TaskState, at time.Time) berth.Transition {
+	return berth.Transition{
+		Event: event, Task: l.task, From: from, To: to, Attempt: l.id, Number: l.number,
+		Device: l.device, Host: l.host, Fence: l.fence, Pool: l.pool, CorrelationID: l.correlation, At: at,
+	}
+}
+
+// load reads attempts by id, ascending by (task, number).
+func (t *tx) load(ids []berth.AttemptID) ([]*live, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	return collect(t, scanLive, `
+SELECT a.id, a.task_id, a.number, a.device_id, a.host_id, a.fence, a.state, a.outcome, a.complete_digest, a.log_bytes,
+       a.claim_id, a.claim_epoch, a.assigned_at, a.started_at, a.cancel_requested_at, a.ended_at, a.give_up_at,
+       COALESCE(l.attempt_id = a.id, false), l.expires_at, l.kill_by, COALESCE(d.unclean, false),
+       t.pool_id, t.class_id, t.rank, t.budget, t.max_attempts, t.retry_on, t.backoff_initial_us, t.backoff_factor,
+       t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, c.tries, c.hand_backs
+FROM attempts a
+JOIN tasks t ON t.id = a.task_id
+LEFT JOIN leases l ON l.device_id = a.device_id
+LEFT JOIN devices d ON d.id = a.device_id
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE x.outcome IS DISTINCT FROM 'released') AS tries,
+           count(*) FILTER (WHERE x.outcome = 'released' AND NOT x.uncounted AND x.number > COALESCE(
+               (SELECT max(y.number) FROM attempts y
+                WHERE y.task_id = a.task_id AND y.outcome <> 'released'), 0)) AS hand_backs
+    FROM attempts x WHERE x.task_id = a.task_id) c
+WHERE a.id = ANY ($1)
+ORDER BY a.task_id, a.number`, uids(ids))
+}
+
+func scanLive(row pgx.CollectableRow) (*live, error) {
+	l := &live{}
+	var (
+		on                       []string
+		initialUS, maxUS, limits int64
+	)
+	err := row.Scan(&l.id, &l.task, &l.number, &l.device, &l.host, &l.fence, &l.state, nullable(&l.outcome), &l.digest, &l.logBytes,
+		nullable(&l.claim), &l.claimEpoch, &l.assignedAt, instant(&l.startedAt), instant(&l.cancelAt), instant(&l.endedAt),
+		instant(&l.giveUpAt), &l.holds, instant(&l.expiresAt), instant(&l.killBy), &l.unclean,
+		&l.pool, &l.class, &l.rank, &l.budget, &l.policy.MaxAttempts, &on, &initialUS, &l.policy.Factor,
+		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.tries, &l.handBacks)
+	l.policy.On = outcomes(on)
+	l.policy.Initial, l.policy.Max, l.runTimeout = microseconds(initialUS), microseconds(maxUS), microseconds(limits)
+	return l, err
+}
+
+func outcomes(words []string) []berth.Outcome {
+	return mapped(words, func(s string) berth.Outcome { return berth.Outcome(s) })
+}
+
+// host is what a statement after the locks reads of a host.
+type hostRow struct {
+	epoch    berth.Epoch
+	state    berth.HostState
+	draining bool
+	instance string
+	pool     berth.PoolID
+	seen     time.Time
+	now      time.Time
+}
+
+func (t *tx) host(id berth.HostID) (hostRow, error) {
+	h, ok, err := first(t, func(row pgx.CollectableRow) (h hostRow, err error) {
+		return h, row.Scan(&h.epoch, &h.state, &h.draining, &h.instance, &h.pool, instant(&h.seen), &h.now)
+	}, `SELECT epoch, state, draining, instance, pool_id, last_seen_at, berth_now() FROM hosts WHERE id = $1`, uid(id))
+	if err != nil {
+		return h, err
+	}
+	if !ok || h.state == berth.HostRevoked {
+		return h, fmt.Errorf("host: %w", berth.ErrNotFound)
+	}
+	return h, nil
+}
+
+// judgeCaller reads the host of an agent's call, in a statement after the
+// locks, and refuses another epoch than its own.
+func (t *tx) judgeCaller(host berth.HostID, epoch berth.Epoch) (hostRow, error) {
+	h, err := t.host(host)
+	if err != nil {
+		return h, err
+	}
+	return h, berth.CheckEpoch(h.epoch, epoch)
+}
+
+// seen counts the call as a sign of life, at most once a second.
+func (t *tx) seen(host berth.HostID, h hostRow) error {
+	if d := h.now.Sub(h.seen); d >= 0 && d < time.Second {
+		return nil
+	}
+	_, err := t.exec(`UPDATE hosts SET last_seen_at = $2 WHERE id = $1`, uid(host), h.now)
+	return err
+}
