@@ -300,7 +300,7 @@ func (w *world) acted(action berth.AuditAction, kind, id string) int {
 // auditOf is the audit row that a transition must have.
 func auditOf(r recorded) berth.AuditEvent {
 	return berth.AuditEvent{
-		At: r.At, Actor: r.actor, Action: berth.ActionOf(r.Event), TargetKind: "task", TargetID: string(r.Task),
+		At: r.At.UTC(), Actor: r.actor, Action: berth.ActionOf(r.Event), TargetKind: "task", TargetID: string(r.Task),
 		Attempt: r.Attempt, Number: r.Number, Device: r.Device, Host: r.Host,
 		From: r.From, To: r.To, Outcome: r.Outcome, Reason: r.Reason,
 	}

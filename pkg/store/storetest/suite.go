@@ -35,6 +35,8 @@ func Run(t *testing.T, h Harness) {
 		{"Fleet", fleetChecks()},
 		{"Accounts", accountChecks()},
 		{"Hints", hintChecks()},
+		{"Atomic", atomicChecks()},
+		{"Race", raceChecks()},
 	}
 	for _, g := range groups {
 		t.Run(g.name, func(t *testing.T) {

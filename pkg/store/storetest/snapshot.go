@@ -1,0 +1,72 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// snapshot is all that the contract shows of a database, less the numbers that
+// an engine gives out itself.
+type snapshot struct {
+	Tasks      []berth.Task
+	Attempts   []berth.Attempt
+	Artifacts  []berth.Artifact
+	Heads      []store.Head
+	Devices    []berth.Device
+	Hosts      []berth.Host
+	Pools      []berth.Pool
+	Plugins    []berth.Plugin
+	Enrolments []berth.EnrolmentToken
+	Keys       []store.SigningKey
+	Audit      []berth.AuditEvent
+}
+
+// snapshot reads everything through the world's first handle.
+func (w *world) snapshot() snapshot {
+	w.t.Helper()
+	var s snapshot
+	var err error
+	for _, listed := range w.allTasks(store.TaskFilter{}) {
+		task := w.task(listed.ID)
+		task.Class = 0
+		s.Tasks = append(s.Tasks, task)
+		s.Attempts = append(s.Attempts, w.attempts(task.ID)...)
+		arts, err := w.Store.ListArtifacts(bg(), all, task.ID)
+		w.must("list artifacts", err)
+		s.Artifacts = append(s.Artifacts, arts...)
+	}
+	s.Devices, s.Hosts, s.Audit = w.allDevices(), w.allHosts(), w.audit("", "")
+	for i := range s.Audit {
+		s.Audit[i].ID = 0
+	}
+	s.Pools, _, err = w.Store.ListPools(bg(), store.Page{Size: 200})
+	w.must("list pools", err)
+	s.Plugins, _, err = w.Store.ListPlugins(bg(), store.Page{Size: 200})
+	w.must("list plugins", err)
+	s.Enrolments, _, err = w.Store.ListEnrolments(bg(), store.Page{Size: 200})
+	w.must("list enrolments", err)
+	s.Keys, err = w.Store.SigningKeys(bg())
+	w.must("list keys", err)
+	s.Heads = w.poolHeads(s.Pools)
+	return s
+}
+
+func (w *world) poolHeads(pools []berth.Pool) []store.Head {
+	w.t.Helper()
+	var out []store.Head
+	for _, p := range pools {
+		_, err := w.Store.PlacementRound(bg(), w.scheduler, p.ID, func(ctx context.Context, r store.Round) error {
+			heads, err := allHeads(ctx, r, 1000)
+			out = append(out, heads...)
+			return err
+		})
+		w.must("placement round", err)
+	}
+	for i := range out {
+		out[i].Class, out[i].Ref = 0, ""
+	}
+	return slices.Clip(out)
+}
