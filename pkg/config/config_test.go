@@ -37,7 +37,7 @@ func TestEverythingIsRead(t *testing.T) {
 		"BERTH_MASTER_KEY_FILE=" + write("key", "00ff\r\n"),
 		"BERTH_ADMIN_PASSWORD=pass word ", "BERTH_ADMIN_NAME=root", "BERTH_BLOB_DIR=/blobs", "BERTH_LISTEN=0.0.0.0:80",
 		"BERTH_LEASE_TTL=90s", "BERTH_LOOP_PLACE_INTERVAL=50ms", "BERTH_LOOP_GIVE_UP_DISABLED=true", "BERTH_LOOP_REAP_INTERVAL=1s",
-		"BERTH_TRUSTED_PROXIES=10.0.0.0/8,127.0.0.1/32", "BERTH_WORKERS=leasekeeper", "BERTH_APPROVE_PLUGINS=true", "UNRELATED=1",
+		"BERTH_TRUSTED_PROXIES=10.0.0.0/8,127.0.0.1/32", "BERTH_WORKERS=leasekeeper", "BERTH_APPROVE_PLUGINS=true", "UNRELATED=1", "BERTH_STATE_DIR=/s",
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestEverythingIsRead(t *testing.T) {
 func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	_, err := LoadAPI([]string{"stray"}, []string{
 		"BERTH_DATABASE_URL=mysql://u:hunter2@h/d", "BERTH_LEASE_TTL=fast", "BERTH_RENEW_EVERY=50s", "BERTH_LISTEN=nowhere",
-		"BERTH_LOG_LEVEL=loud", "BERTH_WORKERS=cook", "BERTH_MASTER_KEY_FILE=/does/not/exist", "BERTH_ADMIN_NAME=A B",
+		"BERTH_LOG_LEVEL=loud", "BERTH_WORKERS=cook,agent", "BERTH_MASTER_KEY_FILE=/does/not/exist", "BERTH_ADMIN_NAME=A B",
 		"BERTH_LOOP_REAP_INTERVAL=1us", "BERTH_TRUSTED_PROXIES=here", "BERTH_SHUTDOWN_WITHIN=1ms",
 	}, io.Discard)
 	if !errors.Is(err, berth.ErrInvalid) {
@@ -68,7 +68,7 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{
 		"BERTH_DATABASE_URL", "LeaseTTL", "BERTH_RENEW_EVERY", "BERTH_LISTEN", "BERTH_LOG_LEVEL", "cook", "BERTH_MASTER_KEY_FILE",
-		"BERTH_ADMIN_NAME", "BERTH_LOOP_REAP_INTERVAL", "BERTH_TRUSTED_PROXIES", "BERTH_SHUTDOWN_WITHIN", "BERTH_BLOB_DIR", "stray",
+		"BERTH_ADMIN_NAME", "BERTH_LOOP_REAP_INTERVAL", "BERTH_TRUSTED_PROXIES", "BERTH_SHUTDOWN_WITHIN", "BERTH_BLOB_DIR", "stray", "BERTH_STATE_DIR",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not named in: %v", want, err)

@@ -98,6 +98,16 @@ const (
 	WorkerAgent       Worker = "agent"
 )
 
+// Agent configures the Host Agent inside the API process (local mode).
+type Agent struct {
+	// StateDir keeps its key, journal and runs.
+	StateDir string `env:"BERTH_STATE_DIR"`
+	// Processes and Browsers count its devices. Browsers need a Chromium.
+	Processes int    `env:"BERTH_PROCESS_SLOTS" envDefault:"2"`
+	Browsers  int    `env:"BERTH_BROWSER_CONTEXTS" envDefault:"0"`
+	Chromium  string `env:"BERTH_CHROMIUM_PATH"`
+}
+
 // API configures cmd/api.
 type API struct {
 	Common
@@ -120,6 +130,8 @@ type API struct {
 
 	Scheduler SchedulerLoops
 	Keeper    KeeperLoops
+	// Agent configures the worker agent.
+	Agent Agent
 
 	// Proxies are TrustedProxies, parsed.
 	Proxies []*net.IPNet `env:"-"`
@@ -169,6 +181,12 @@ func (c *API) normaliseAPI(f *berth.Faults) {
 	}
 	if !berth.ValidName(c.AdminName) {
 		f.Add("BERTH_ADMIN_NAME", fmt.Sprintf("%q is no user name", berth.Clip(c.AdminName, 63)), "use lower-case letters, digits, dots, hyphens and underscores")
+	}
+	if c.Has(WorkerAgent) && c.Agent.StateDir == "" {
+		f.Add("BERTH_STATE_DIR", "missing", "name the agent's own directory, or leave the worker agent out")
+	}
+	if a := c.Agent; a.Processes < 0 || a.Browsers < 0 || a.Processes+a.Browsers > berth.MaxDevicesPerHost {
+		f.Add("BERTH_PROCESS_SLOTS, BERTH_BROWSER_CONTEXTS", "out of range", fmt.Sprintf("use 0 to %d devices in all", berth.MaxDevicesPerHost))
 	}
 	for _, w := range c.Workers {
 		if w != WorkerScheduler && w != WorkerLeasekeeper && w != WorkerAgent {

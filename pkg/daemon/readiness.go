@@ -82,18 +82,23 @@ func (r *Readiness) Code(ctx context.Context) string {
 	return r.timedOut
 }
 
-// Known is Code without waiting: the last answer, however old. Before the first
-// it is the code for a gate that does not answer. Watch keeps it fresh.
+// Known is the gate's last answer, without waiting and however old; Watch keeps
+// it fresh. Before the first it is the code for a gate that does not answer. It
+// does not change when the process stops: what runs is let end.
 func (r *Readiness) Known() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.stopping:
-		return CodeStopping
-	case r.at.IsZero():
+	if r.at.IsZero() {
 		return r.timedOut
 	}
 	return r.code
+}
+
+// Refresh makes the next Code ask the gate, however fresh the last answer is.
+func (r *Readiness) Refresh() {
+	r.mu.Lock()
+	r.at = r.at.Add(-readinessFor)
+	r.mu.Unlock()
 }
 
 // Watch asks the gate every second, for Known, and makes the answer

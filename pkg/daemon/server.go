@@ -71,10 +71,7 @@ func (s *Server) Component() Component {
 
 // Start listens. A port that is taken is told in one sentence.
 func (s *Server) Start(ctx context.Context) error {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.listen)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is taken by another process; stop that one or choose another address", s.listen)
-	}
+	listener, err := Listen(ctx, s.listen)
 	if err != nil {
 		return err
 	}
@@ -92,6 +89,18 @@ func (s *Server) Start(ctx context.Context) error {
 		s.bound(listener.Addr())
 	}
 	return nil
+}
+
+// ErrAddressTaken is wrapped when another process listens on the address.
+var ErrAddressTaken = errors.New("is taken by another process; stop that one or choose another address")
+
+// Listen listens on host:port over TCP; port 0 picks a free one.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%s %w", address, ErrAddressTaken)
+	}
+	return listener, err
 }
 
 // Addr is where the server listens; nil before Start.

@@ -1,0 +1,211 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/agentapi"
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/blob"
+	"github.com/berth-dev/berth/pkg/config"
+	"github.com/berth-dev/berth/pkg/daemon"
+	"github.com/berth-dev/berth/pkg/httpapi"
+	"github.com/berth-dev/berth/pkg/httpserver"
+	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/runtime/manifest"
+	"github.com/berth-dev/berth/pkg/schema"
+)
+
+// CodeStarting is the API's readiness code until the first administrator, the
+// signing key and the built-in plugins are in the database.
+const CodeStarting = "starting"
+
+// API is the HTTP side of the control plane: both routers, health, and what has
+// to be in the database before the first request.
+type API struct {
+	p        *Process
+	c        config.API
+	identity *identity.Service
+	drain    *httpserver.Drain
+	echo     *echo.Echo
+	ready    *daemon.Readiness
+	prepared atomic.Bool
+}
+
+// API wires the API. version is told by GET /api/v1/health.
+func (p *Process) API(c config.API, version string) (*API, error) {
+	key, err := identity.ParseMasterKey(c.MasterKey.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("BERTH_MASTER_KEY: %w", err)
+	}
+	blobs, err := blob.OpenDirectory(c.BlobDir)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := identity.New(p.Store, p.Store, identity.Config{MasterKey: key, Logger: p.Log})
+	if err != nil {
+		return nil, err
+	}
+	a := &API{p: p, c: c, identity: ids, drain: httpserver.NewDrain()}
+	a.ready = daemon.NewReadiness(a.gate, string(schema.CodeUnreachable))
+	return a, a.route(blobs, version)
+}
+
+// gate is the schema's, then CodeStarting until the database is prepared.
+func (a *API) gate(ctx context.Context) string {
+	code := a.p.Gate(ctx)
+	if code == "" && !a.prepared.Load() {
+		return CodeStarting
+	}
+	return code
+}
+
+// Ready is the API's readiness.
+func (a *API) Ready() *daemon.Readiness { return a.ready }
+
+func (a *API) route(blobs blob.Store, version string) error {
+	public, err := httpapi.New(httpapi.Config{
+		Store: a.p.Store, Blob: blobs, Identity: a.identity, Logger: a.p.Log, Drain: a.drain, Version: version,
+	})
+	if err != nil {
+		return err
+	}
+	agents, err := agentapi.New(agentapi.Config{
+		Store: a.p.Store, Blobs: blobs, Identity: a.identity, Logger: a.p.Log, Timings: a.p.Timings,
+		ApprovePlugins: a.c.ApprovePlugins, Drain: a.drain,
+	})
+	if err != nil {
+		return err
+	}
+	kinds := agents.Kinds()
+	for route, kind := range httpapi.Kinds() {
+		kinds[route] = kind
+	}
+	ungated := httpapi.Ungated()
+	ungated[httpserver.Route{Method: echo.GET, Path: "/livez"}] = true
+	ungated[httpserver.Route{Method: echo.GET, Path: "/readyz"}] = true
+	a.echo = httpserver.New(httpserver.Options{
+		Logger: a.p.Log, Kinds: kinds, Gate: a.ready.Known, Ungated: ungated, TrustedProxies: a.c.Proxies,
+	})
+	a.echo.GET("/livez", echo.WrapHandler(http.HandlerFunc(daemon.Livez)))
+	a.echo.GET("/readyz", echo.WrapHandler(a.ready))
+	return errors.Join(public.Register(a.echo), agents.Register(a.echo))
+}
+
+// Components prepare the database as soon as it will do, and serve. bound, if
+// set, is told the public address.
+func (a *API) Components(bound func(net.Addr)) []daemon.Component {
+	return []daemon.Component{a.preparation(), a.server(bound)}
+}
+
+// preparation is a loop that ends its work with the first round that succeeds.
+// What waiting cannot mend ends the daemon.
+func (a *API) preparation() daemon.Component {
+	failed := make(chan error, 1)
+	loop := daemon.NewLoop(daemon.LoopConfig{
+		Name: "prepare", Interval: time.Second, Log: a.p.Log, Metrics: a.p.Loops,
+		Gate: func(ctx context.Context) string {
+			if a.prepared.Load() {
+				return ""
+			}
+			return a.p.Gate(ctx)
+		},
+		RunOnce: func(ctx context.Context) error {
+			if a.prepared.Load() {
+				return nil
+			}
+			err := a.prepare(ctx)
+			if errors.Is(err, identity.ErrMasterKey) || errors.Is(err, berth.ErrInvalid) {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
+			return err
+		},
+	})
+	c := loop.Component()
+	c.Failed = failed
+	return c
+}
+
+// prepare puts into the database what the API needs: a signing key that all
+// processes share, the first administrator, the built-in plugins. Every part is
+// idempotent, also with several processes at once.
+func (a *API) prepare(ctx context.Context) error {
+	if err := a.identity.Open(ctx); err != nil {
+		return fmt.Errorf("signing key: %w", err)
+	}
+	if !a.c.AdminPassword.IsZero() {
+		created, err := a.identity.BootstrapAdmin(ctx, a.c.AdminName, a.c.AdminPassword)
+		if err != nil {
+			return fmt.Errorf("first administrator: %w", err)
+		}
+		if created {
+			a.p.Log.Info("made the first administrator", zap.String("name", a.c.AdminName))
+		}
+	}
+	var plugins []berth.Plugin
+	for _, m := range manifest.Builtins() {
+		plugins = append(plugins, berth.Plugin{
+			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version},
+			Enabled:       true, Schema: m.Schema, Description: m.Description,
+		})
+	}
+	if err := a.p.Store.RegisterPlugins(ctx, berth.Daemon(berth.ActorSystem, a.p.Instance), plugins); err != nil {
+		return fmt.Errorf("built-in plugins: %w", err)
+	}
+	a.prepared.Store(true)
+	a.ready.Refresh()
+	a.ready.Code(ctx) // open the gate of the routes now
+	return nil
+}
+
+// server serves the public address until it is stopped.
+func (a *API) server(bound func(net.Addr)) daemon.Component {
+	var stop context.CancelFunc
+	failed, done := make(chan error, 1), make(chan error, 1)
+	return daemon.Component{
+		Name: "api",
+		Start: func(ctx context.Context) error {
+			listener, err := daemon.Listen(ctx, a.c.Listen)
+			if err != nil {
+				return err
+			}
+			var serving context.Context
+			serving, stop = context.WithCancel(context.WithoutCancel(ctx))
+			server := httpserver.Server{Handler: a.echo, Drain: a.drain, Grace: a.c.ShutdownWithin / 2, Logger: a.p.Log}
+			go func() {
+				err := server.Serve(serving, listener)
+				if serving.Err() == nil {
+					failed <- err
+				}
+				done <- err
+				close(done)
+			}()
+			a.p.Log.Info("listening", zap.String("server", "api"), zap.Stringer("address", listener.Addr()))
+			if bound != nil {
+				bound(listener.Addr())
+			}
+			return nil
+		},
+		Stop: func(ctx context.Context) error {
+			stop()
+			select {
+			case err := <-done:
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		},
+		Failed: failed,
+	}
+}
