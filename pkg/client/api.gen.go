@@ -1119,8 +1119,8 @@ type HttpRequestDoer interface {
 	Do(req *http.Request) (*http.Response, error)
 }
 
-// Client which conforms to the OpenAPI3 specification for this service.
-type Client struct {
+// RawClient which conforms to the OpenAPI3 specification for this service.
+type RawClient struct {
 	// The endpoint of the server conforming to this interface, with scheme,
 	// https://api.deepmap.com for example. This can contain a path relative
 	// to the server, such as https://api.deepmap.com/dev-test, and all the
@@ -1137,12 +1137,12 @@ type Client struct {
 }
 
 // ClientOption allows setting custom parameters during construction
-type ClientOption func(*Client) error
+type ClientOption func(*RawClient) error
 
-// Creates a new Client, with reasonable defaults
-func NewClient(server string, opts ...ClientOption) (*Client, error) {
+// Creates a new RawClient, with reasonable defaults
+func NewClient(server string, opts ...ClientOption) (*RawClient, error) {
 	// create a client with sane default values
-	client := Client{
+	client := RawClient{
 		Server: server,
 	}
 	// mutate client and add all optional params
@@ -1165,7 +1165,7 @@ func NewClient(server string, opts ...ClientOption) (*Client, error) {
 // WithHTTPClient allows overriding the default Doer, which is
 // automatically created using http.Client. This is useful for tests.
 func WithHTTPClient(doer HttpRequestDoer) ClientOption {
-	return func(c *Client) error {
+	return func(c *RawClient) error {
 		c.Client = doer
 		return nil
 	}
@@ -1174,7 +1174,7 @@ func WithHTTPClient(doer HttpRequestDoer) ClientOption {
 // WithRequestEditorFn allows setting up a callback function, which will be
 // called right before sending the request. This can be used to mutate the request.
 func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
-	return func(c *Client) error {
+	return func(c *RawClient) error {
 		c.RequestEditors = append(c.RequestEditors, fn)
 		return nil
 	}
@@ -1434,7 +1434,7 @@ type ClientInterface interface {
 // GetJWKS Get the public keys that verify access tokens
 //
 // Corresponds with GET /auth/jwks (the `GetJWKS` operationId).
-func (c *Client) GetJWKS(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetJWKS(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetJWKSRequest(c.Server)
 	if err != nil {
 		return nil, err
@@ -1453,7 +1453,7 @@ func (c *Client) GetJWKS(ctx context.Context, reqEditors ...RequestEditorFn) (*h
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /auth/login (the `Login` operationId).
-func (c *Client) LoginWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) LoginWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewLoginRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1472,7 +1472,7 @@ func (c *Client) LoginWithBody(ctx context.Context, contentType string, body io.
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /auth/login (the `Login` operationId).
-func (c *Client) Login(ctx context.Context, body LoginJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) Login(ctx context.Context, body LoginJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewLoginRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -1491,7 +1491,7 @@ func (c *Client) Login(ctx context.Context, body LoginJSONRequestBody, reqEditor
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /auth/logout (the `Logout` operationId).
-func (c *Client) LogoutWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) LogoutWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewLogoutRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1510,7 +1510,7 @@ func (c *Client) LogoutWithBody(ctx context.Context, contentType string, body io
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /auth/logout (the `Logout` operationId).
-func (c *Client) Logout(ctx context.Context, body LogoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) Logout(ctx context.Context, body LogoutJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewLogoutRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -1525,7 +1525,7 @@ func (c *Client) Logout(ctx context.Context, body LogoutJSONRequestBody, reqEdit
 // GetMe Tell who the token belongs to
 //
 // Corresponds with GET /auth/me (the `GetMe` operationId).
-func (c *Client) GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetMeRequest(c.Server)
 	if err != nil {
 		return nil, err
@@ -1544,7 +1544,7 @@ func (c *Client) GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*htt
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /auth/refresh (the `Refresh` operationId).
-func (c *Client) RefreshWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) RefreshWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRefreshRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1563,7 +1563,7 @@ func (c *Client) RefreshWithBody(ctx context.Context, contentType string, body i
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /auth/refresh (the `Refresh` operationId).
-func (c *Client) Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRefreshRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -1578,7 +1578,7 @@ func (c *Client) Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEd
 // ListDevices List devices
 //
 // Corresponds with GET /devices (the `ListDevices` operationId).
-func (c *Client) ListDevices(ctx context.Context, params *ListDevicesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListDevices(ctx context.Context, params *ListDevicesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListDevicesRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1593,7 +1593,7 @@ func (c *Client) ListDevices(ctx context.Context, params *ListDevicesParams, req
 // GetDevice Get a device
 //
 // Corresponds with GET /devices/{id} (the `GetDevice` operationId).
-func (c *Client) GetDevice(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetDevice(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetDeviceRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1608,7 +1608,7 @@ func (c *Client) GetDevice(ctx context.Context, id ID, reqEditors ...RequestEdit
 // ListEnrolmentTokens List enrolment tokens, never the secret part
 //
 // Corresponds with GET /enrolment-tokens (the `ListEnrolmentTokens` operationId).
-func (c *Client) ListEnrolmentTokens(ctx context.Context, params *ListEnrolmentTokensParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListEnrolmentTokens(ctx context.Context, params *ListEnrolmentTokensParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListEnrolmentTokensRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1627,7 +1627,7 @@ func (c *Client) ListEnrolmentTokens(ctx context.Context, params *ListEnrolmentT
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *Client) CreateEnrolmentTokenWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) CreateEnrolmentTokenWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateEnrolmentTokenRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1646,7 +1646,7 @@ func (c *Client) CreateEnrolmentTokenWithBody(ctx context.Context, contentType s
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *Client) CreateEnrolmentToken(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) CreateEnrolmentToken(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreateEnrolmentTokenRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -1661,7 +1661,7 @@ func (c *Client) CreateEnrolmentToken(ctx context.Context, body CreateEnrolmentT
 // RevokeEnrolmentToken Revoke an unused enrolment token
 //
 // Corresponds with DELETE /enrolment-tokens/{id} (the `RevokeEnrolmentToken` operationId).
-func (c *Client) RevokeEnrolmentToken(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) RevokeEnrolmentToken(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRevokeEnrolmentTokenRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1676,7 +1676,7 @@ func (c *Client) RevokeEnrolmentToken(ctx context.Context, id ID, reqEditors ...
 // GetHealth Tell whether the API and its database answer
 //
 // Corresponds with GET /health (the `GetHealth` operationId).
-func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetHealthRequest(c.Server)
 	if err != nil {
 		return nil, err
@@ -1691,7 +1691,7 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 // ListHosts List hosts
 //
 // Corresponds with GET /hosts (the `ListHosts` operationId).
-func (c *Client) ListHosts(ctx context.Context, params *ListHostsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListHosts(ctx context.Context, params *ListHostsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListHostsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1706,7 +1706,7 @@ func (c *Client) ListHosts(ctx context.Context, params *ListHostsParams, reqEdit
 // GetHost Get a host
 //
 // Corresponds with GET /hosts/{id} (the `GetHost` operationId).
-func (c *Client) GetHost(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetHost(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetHostRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1723,7 +1723,7 @@ func (c *Client) GetHost(ctx context.Context, id ID, reqEditors ...RequestEditor
 // Schemas are left out; get a plugin to see them.
 //
 // Corresponds with GET /plugins (the `ListPlugins` operationId).
-func (c *Client) ListPlugins(ctx context.Context, params *ListPluginsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListPlugins(ctx context.Context, params *ListPluginsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListPluginsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1738,7 +1738,7 @@ func (c *Client) ListPlugins(ctx context.Context, params *ListPluginsParams, req
 // GetPlugin Get all versions of a plugin with their payload schemas
 //
 // Corresponds with GET /plugins/{name} (the `GetPlugin` operationId).
-func (c *Client) GetPlugin(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetPlugin(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetPluginRequest(c.Server, name)
 	if err != nil {
 		return nil, err
@@ -1753,7 +1753,7 @@ func (c *Client) GetPlugin(ctx context.Context, name Name, reqEditors ...Request
 // ListPools List pools by name
 //
 // Corresponds with GET /pools (the `ListPools` operationId).
-func (c *Client) ListPools(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListPools(ctx context.Context, params *ListPoolsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListPoolsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1770,7 +1770,7 @@ func (c *Client) ListPools(ctx context.Context, params *ListPoolsParams, reqEdit
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *Client) CreatePoolWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) CreatePoolWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreatePoolRequestWithBody(c.Server, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1787,7 +1787,7 @@ func (c *Client) CreatePoolWithBody(ctx context.Context, contentType string, bod
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *Client) CreatePool(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) CreatePool(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreatePoolRequest(c.Server, body)
 	if err != nil {
 		return nil, err
@@ -1802,7 +1802,7 @@ func (c *Client) CreatePool(ctx context.Context, body CreatePoolJSONRequestBody,
 // GetPool Get a pool
 //
 // Corresponds with GET /pools/{name} (the `GetPool` operationId).
-func (c *Client) GetPool(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetPool(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetPoolRequest(c.Server, name)
 	if err != nil {
 		return nil, err
@@ -1819,7 +1819,7 @@ func (c *Client) GetPool(ctx context.Context, name Name, reqEditors ...RequestEd
 // Payloads and results are left out; get a task to see them.
 //
 // Corresponds with GET /tasks (the `ListTasks` operationId).
-func (c *Client) ListTasks(ctx context.Context, params *ListTasksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListTasks(ctx context.Context, params *ListTasksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListTasksRequest(c.Server, params)
 	if err != nil {
 		return nil, err
@@ -1836,7 +1836,7 @@ func (c *Client) ListTasks(ctx context.Context, params *ListTasksParams, reqEdit
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /tasks (the `SubmitTask` operationId).
-func (c *Client) SubmitTaskWithBody(ctx context.Context, params *SubmitTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) SubmitTaskWithBody(ctx context.Context, params *SubmitTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSubmitTaskRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1853,7 +1853,7 @@ func (c *Client) SubmitTaskWithBody(ctx context.Context, params *SubmitTaskParam
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /tasks (the `SubmitTask` operationId).
-func (c *Client) SubmitTask(ctx context.Context, params *SubmitTaskParams, body SubmitTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) SubmitTask(ctx context.Context, params *SubmitTaskParams, body SubmitTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSubmitTaskRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
@@ -1870,7 +1870,7 @@ func (c *Client) SubmitTask(ctx context.Context, params *SubmitTaskParams, body 
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /tasks/batch (the `SubmitTasks` operationId).
-func (c *Client) SubmitTasksWithBody(ctx context.Context, params *SubmitTasksParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) SubmitTasksWithBody(ctx context.Context, params *SubmitTasksParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSubmitTasksRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
@@ -1887,7 +1887,7 @@ func (c *Client) SubmitTasksWithBody(ctx context.Context, params *SubmitTasksPar
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /tasks/batch (the `SubmitTasks` operationId).
-func (c *Client) SubmitTasks(ctx context.Context, params *SubmitTasksParams, body SubmitTasksJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) SubmitTasks(ctx context.Context, params *SubmitTasksParams, body SubmitTasksJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewSubmitTasksRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
@@ -1902,7 +1902,7 @@ func (c *Client) SubmitTasks(ctx context.Context, params *SubmitTasksParams, bod
 // GetTask Get a task
 //
 // Corresponds with GET /tasks/{id} (the `GetTask` operationId).
-func (c *Client) GetTask(ctx context.Context, id TaskID, params *GetTaskParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetTask(ctx context.Context, id TaskID, params *GetTaskParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetTaskRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
@@ -1917,7 +1917,7 @@ func (c *Client) GetTask(ctx context.Context, id TaskID, params *GetTaskParams, 
 // ListArtifacts List what a task's attempts left
 //
 // Corresponds with GET /tasks/{id}/artifacts (the `ListArtifacts` operationId).
-func (c *Client) ListArtifacts(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListArtifacts(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListArtifactsRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1932,7 +1932,7 @@ func (c *Client) ListArtifacts(ctx context.Context, id TaskID, reqEditors ...Req
 // ListAttempts List a task's attempts by number
 //
 // Corresponds with GET /tasks/{id}/attempts (the `ListAttempts` operationId).
-func (c *Client) ListAttempts(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListAttempts(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListAttemptsRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1949,7 +1949,7 @@ func (c *Client) ListAttempts(ctx context.Context, id TaskID, reqEditors ...Requ
 // Served so that a browser never runs it: only PNG, JPEG, JSON and plain text are shown in place, all else is a download.
 //
 // Corresponds with GET /tasks/{id}/attempts/{number}/artifacts/{name} (the `GetArtifact` operationId).
-func (c *Client) GetArtifact(ctx context.Context, id TaskID, number AttemptNumber, name ArtifactName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) GetArtifact(ctx context.Context, id TaskID, number AttemptNumber, name ArtifactName, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetArtifactRequest(c.Server, id, number, name)
 	if err != nil {
 		return nil, err
@@ -1966,7 +1966,7 @@ func (c *Client) GetArtifact(ctx context.Context, id TaskID, number AttemptNumbe
 // Bytes from `offset` on, at most about 1 MiB a call; go on at `Berth-Next-Offset` until `Berth-Log-Ended` is `true` and nothing more comes. With `follow`, a call that would give no bytes of a live attempt waits up to 25 seconds for some.
 //
 // Corresponds with GET /tasks/{id}/attempts/{number}/log (the `ReadLog` operationId).
-func (c *Client) ReadLog(ctx context.Context, id TaskID, number AttemptNumber, params *ReadLogParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ReadLog(ctx context.Context, id TaskID, number AttemptNumber, params *ReadLogParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewReadLogRequest(c.Server, id, number, params)
 	if err != nil {
 		return nil, err
@@ -1983,7 +1983,7 @@ func (c *Client) ReadLog(ctx context.Context, id TaskID, number AttemptNumber, p
 // What had not started never starts. A running attempt is asked to stop: the task is `cancelled` once it ended. Cancelling a cancelled task is no error.
 //
 // Corresponds with POST /tasks/{id}/cancel (the `CancelTask` operationId).
-func (c *Client) CancelTask(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) CancelTask(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCancelTaskRequest(c.Server, id)
 	if err != nil {
 		return nil, err
@@ -1998,7 +1998,7 @@ func (c *Client) CancelTask(ctx context.Context, id TaskID, reqEditors ...Reques
 // ListTaskEvents List what happened to a task, oldest first
 //
 // Corresponds with GET /tasks/{id}/events (the `ListTaskEvents` operationId).
-func (c *Client) ListTaskEvents(ctx context.Context, id TaskID, params *ListTaskEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) ListTaskEvents(ctx context.Context, id TaskID, params *ListTaskEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListTaskEventsRequest(c.Server, id, params)
 	if err != nil {
 		return nil, err
@@ -2017,7 +2017,7 @@ func (c *Client) ListTaskEvents(ctx context.Context, id TaskID, params *ListTask
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *Client) RetryTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) RetryTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetryTaskRequestWithBody(c.Server, id, contentType, body)
 	if err != nil {
 		return nil, err
@@ -2036,7 +2036,7 @@ func (c *Client) RetryTaskWithBody(ctx context.Context, id TaskID, contentType s
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *Client) RetryTask(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+func (c *RawClient) RetryTask(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetryTaskRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
@@ -3503,7 +3503,7 @@ func NewRetryTaskRequestWithBody(server string, id TaskID, contentType string, b
 	return req, nil
 }
 
-func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
+func (c *RawClient) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
 			return err
@@ -3534,7 +3534,7 @@ func NewClientWithResponses(server string, opts ...ClientOption) (*ClientWithRes
 
 // WithBaseURL overrides the baseURL.
 func WithBaseURL(baseURL string) ClientOption {
-	return func(c *Client) error {
+	return func(c *RawClient) error {
 		newBaseURL, err := url.Parse(baseURL)
 		if err != nil {
 			return err
