@@ -45,6 +45,9 @@ func read[T any](c echo.Context) (T, error) {
 		return v, decodeFault(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		if over := (*http.MaxBytesError)(nil); errors.As(err, &over) {
+			return v, over
+		}
 		return v, berth.Invalid("", "something follows the JSON value", "send exactly one JSON value")
 	}
 	return v, nil
