@@ -134,25 +134,30 @@ func (r *round) enabledPlugins(hosts []berth.HostID) (map[berth.HostID][]berth.P
 	return out, err
 }
 
-// WaitingClasses implements store.Round: one look into the queue a class.
+// The statements of the queue's heads: one look into the queue a class, and one
+// range of the queue's key an ask, so that no cost grows with its length.
+const (
+	waitingClasses = `SELECT c.id, c.selector, c.plugin, c.version_range FROM task_classes c
+		WHERE c.pool_id = ?1 AND EXISTS (SELECT 1 FROM queue q WHERE q.class_id = c.id) ORDER BY c.id`
+	headsFirst = `SELECT class_id, rank, task_id, number, last_host, last_device FROM queue
+		WHERE class_id = ?1 ORDER BY rank, task_id LIMIT ?2`
+	headsAfter = `SELECT class_id, rank, task_id, number, last_host, last_device FROM queue
+		WHERE class_id = ?1 AND (rank, task_id) > (?3, ?4) ORDER BY rank, task_id LIMIT ?2`
+)
+
+// WaitingClasses implements store.Round.
 func (r *round) WaitingClasses(context.Context) ([]store.Class, error) {
 	return queryAll(r.tx, func(row row) (c store.Class, err error) {
 		return c, row.Scan(&c.ID, &c.Requirement.Selector, &c.Requirement.Plugin, &c.Requirement.VersionRange)
-	}, `SELECT c.id, c.selector, c.plugin, c.version_range FROM task_classes c
-		WHERE c.pool_id = ?1 AND EXISTS (SELECT 1 FROM queue q WHERE q.class_id = c.id) ORDER BY c.id`, r.pool)
+	}, waitingClasses, r.pool)
 }
 
-// Heads implements store.Round: one range of the queue's key an ask.
+// Heads implements store.Round.
 func (r *round) Heads(_ context.Context, asks []store.HeadsAsk) (heads []store.Head, err error) {
-	const (
-		head  = "SELECT class_id, rank, task_id, number, last_host, last_device FROM queue WHERE class_id = ?1"
-		order = " ORDER BY rank, task_id LIMIT "
-	)
 	for _, ask := range asks {
-		query, args := head+order+"?2", []any{ask.Class, max(ask.PerClass, 0)}
+		query, args := headsFirst, []any{ask.Class, max(ask.PerClass, 0)}
 		if ask.AfterTask != "" {
-			query = head + " AND (rank, task_id) > (?2, ?3)" + order + "?4"
-			args = []any{ask.Class, ask.AfterRank, ask.AfterTask, max(ask.PerClass, 0)}
+			query, args = headsAfter, append(args, ask.AfterRank, ask.AfterTask)
 		}
 		next, err := queryAll(r.tx, func(row row) (h store.Head, err error) {
 			return h, row.Scan(&h.Class, &h.Rank, &h.Task, &h.Number, opt(&h.LastHost), opt(&h.LastDevice))

@@ -181,6 +181,9 @@ func fromRead(ctx context.Context, err error) error {
 
 // before is due before each statement and before COMMIT.
 func (t *tx) before() error {
+	if err := t.caller.Err(); err != nil {
+		return err
+	}
 	t.statements++
 	if hook := t.store.opts.BeforeStatement; hook != nil && t.writing {
 		if err := hook(t.caller, t.op, t.statements); err != nil {
