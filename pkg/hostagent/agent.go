@@ -55,7 +55,7 @@ type Agent struct {
 	clock    Clock
 	api      *api
 	journal  *Journal
-	id       identity
+	id       hostIdentity
 	instance string
 
 	resync chan struct{} // asks for a sync
@@ -175,7 +175,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	<-loops.Done()
 	cause := context.Cause(loops)
 	wg.Wait()
-	a.stopHolds(cause)
+	a.stopHolds(cause, endHolds)
 	stopKeeping()
 	keepers.Wait()
 	a.setReady(false)
@@ -190,9 +190,9 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// stopHolds ends everything that is held and waits, within StopWithin, until it
-// was handed in.
-func (a *Agent) stopHolds(cause error) {
+// stopHolds ends everything that is held and waits until it was handed in, or,
+// after StopWithin, until the work is dead and the reporting broken off.
+func (a *Agent) stopHolds(cause error, breakOff context.CancelCauseFunc) {
 	why := errStopping
 	if errors.Is(cause, berth.ErrStaleEpoch) {
 		why = errGone // a newer agent decides now
@@ -207,7 +207,10 @@ func (a *Agent) stopHolds(cause error) {
 	select {
 	case <-done:
 	case <-t.C:
-		a.log.Warn("stopped with attempts that could not be reported; the journal has them", zap.Int("attempts", len(a.held())))
+		left := len(a.held())
+		breakOff(errStopping)
+		<-done
+		a.log.Warn("stopped with attempts that could not be reported; the journal has them", zap.Int("attempts", left))
 	}
 }
 

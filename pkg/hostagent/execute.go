@@ -190,8 +190,7 @@ func (a *Agent) handBack(h *hold) {
 		a.done(h, "dropped")
 		return
 	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(h.ctx), a.cfg.StopWithin)
-	defer stop()
+	ctx := h.base
 	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reasonAgentStopped, Draining: true}
 	var res protocol.LeaseResponse
 	err := retry(ctx, func() error {
@@ -238,7 +237,7 @@ func (a *Agent) removeRun(id berth.AttemptID) {
 // prove makes the device usable again after an attempt that the server ended:
 // it cleans it if need be and tells so under the attempt's fence.
 func (a *Agent) prove(h *hold, clean bool) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(h.ctx), a.cfg.StopWithin)
+	ctx, stop := context.WithTimeout(h.base, a.cfg.StopWithin)
 	defer stop()
 	if !clean {
 		if err := a.cfg.Runtime.Clean(ctx, h.dev.local); err != nil {

@@ -37,11 +37,12 @@ type device struct {
 // hold is an attempt that this agent holds.
 type hold struct {
 	protocol.Assignment
-	dev *device
-	ctx context.Context // ends with one of the causes above
-	end context.CancelCauseFunc
-	dir string
-	up  *uploads // of the executing goroutine; nil until there is something to send
+	dev  *device
+	base context.Context // ends when the agent has no more time to report
+	ctx  context.Context // ends with one of the causes above
+	end  context.CancelCauseFunc
+	dir  string
+	up   *uploads // of the executing goroutine; nil until there is something to send
 
 	mu       sync.Mutex
 	stage    Stage
@@ -51,7 +52,7 @@ type hold struct {
 }
 
 func newHold(ctx context.Context, as protocol.Assignment, dev *device, dir string) *hold {
-	h := &hold{Assignment: as, dev: dev, dir: dir, stage: StageClaimed, progress: -1}
+	h := &hold{Assignment: as, dev: dev, base: ctx, dir: dir, stage: StageClaimed, progress: -1}
 	h.ctx, h.end = context.WithCancelCause(ctx)
 	return h
 }

@@ -19,9 +19,9 @@ import (
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
-// identity is who this host is to the server: kept in the state directory as
+// hostIdentity is who this host is to the server: kept in the state directory as
 // host.json and host-key.pem, both mode 0600.
-type identity struct {
+type hostIdentity struct {
 	HostID   berth.HostID `json:"host_id"`
 	Name     string       `json:"name"`
 	Server   string       `json:"server"`
@@ -67,17 +67,17 @@ func loadKey(dir string) (ed25519.PrivateKey, error) {
 }
 
 // loadIdentity reads who the host is; ErrNotEnrolled when it is nobody yet.
-func loadIdentity(dir string) (identity, error) {
+func loadIdentity(dir string) (hostIdentity, error) {
 	b, err := os.ReadFile(filepath.Join(dir, "host.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return identity{}, ErrNotEnrolled
+		return hostIdentity{}, ErrNotEnrolled
 	}
 	if err != nil {
-		return identity{}, err
+		return hostIdentity{}, err
 	}
-	var id identity
+	var id hostIdentity
 	if err := json.Unmarshal(b, &id); err != nil || !berth.ValidID(string(id.HostID)) {
-		return identity{}, fmt.Errorf("%s is broken: move it away and enrol again", filepath.Join(dir, "host.json"))
+		return hostIdentity{}, fmt.Errorf("%s is broken: move it away and enrol again", filepath.Join(dir, "host.json"))
 	}
 	id.key, err = loadKey(dir)
 	return id, err
@@ -86,10 +86,10 @@ func loadIdentity(dir string) (identity, error) {
 // enrol makes this machine a host with a one-time token. Repeating it with the
 // same key within ten minutes gives the same answer, so a lost one is asked for
 // again.
-func enrol(ctx context.Context, a *api, dir, name string, token redact.String) (identity, error) {
+func enrol(ctx context.Context, a *api, dir, name string, token redact.String) (hostIdentity, error) {
 	key, err := loadKey(dir)
 	if err != nil {
-		return identity{}, err
+		return hostIdentity{}, err
 	}
 	req := protocol.EnrolRequest{Token: token.Reveal(), Name: name, PublicKey: key.Public().(ed25519.PublicKey)}
 	var res protocol.EnrolResponse
@@ -97,12 +97,12 @@ func enrol(ctx context.Context, a *api, dir, name string, token redact.String) (
 		return a.call(ctx, http.MethodPost, protocol.PathEnrol, req, &res, callOptions{anonymous: true})
 	})
 	if err != nil {
-		return identity{}, fmt.Errorf("enrolment: %w", err)
+		return hostIdentity{}, fmt.Errorf("enrolment: %w", err)
 	}
-	id := identity{HostID: res.HostID, Name: name, Server: a.base, Audience: res.TokenAudience, key: key}
+	id := hostIdentity{HostID: res.HostID, Name: name, Server: a.base, Audience: res.TokenAudience, key: key}
 	b, err := json.Marshal(id)
 	if err != nil {
-		return identity{}, err
+		return hostIdentity{}, err
 	}
 	return id, writeFile(filepath.Join(dir, "host.json"), b)
 }

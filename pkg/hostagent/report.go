@@ -79,12 +79,7 @@ const maxRounds = 5
 // handIn uploads what the attempt left and completes it, repeating until the
 // server has answered or the agent stops; then the next process goes on.
 func (a *Agent) handIn(h *hold, end completion) {
-	ctx := context.WithoutCancel(h.ctx)
-	if errors.Is(h.cause(), errStopping) {
-		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, a.cfg.StopWithin)
-		defer stop()
-	}
+	ctx := h.base
 	up := a.uploads(h)
 	up.expect(end)
 	for range maxRounds {

@@ -61,7 +61,7 @@ func (a *Agent) uploads(h *hold) *uploads {
 		return h.up
 	}
 	u := &uploads{
-		a: a, h: h, ctx: context.WithoutCancel(h.ctx), wake: make(chan struct{}, 1), quit: make(chan struct{}),
+		a: a, h: h, ctx: h.base, wake: make(chan struct{}, 1), quit: make(chan struct{}),
 		done: make(chan struct{}), sent: map[string]runtime.Artifact{}, refused: map[string]bool{},
 	}
 	h.up = u
