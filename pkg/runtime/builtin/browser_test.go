@@ -338,3 +338,14 @@ func renderers(t *testing.T) []int {
 	walk(browserPID(t))
 	return pids
 }
+
+func TestDeniedAddressesAreNotReachedThroughFrames(t *testing.T) {
+	res := browse(t, "chromium-1", steps{
+		{"goto": map[string]any{"url": site.URL + "/frames?popup"}}, {"wait": map[string]any{"text": "frames"}}, {"wait": map[string]any{"idle_ms": 800}},
+		{"screenshot": map[string]any{"name": "after.png"}}}) // a window in front would keep the page from being drawn
+	want(t, res, runtime.OutcomeSucceeded, "")
+	deniedHits.Range(func(how, _ any) bool {
+		t.Errorf("a denied address was reached by: %v", how)
+		return true
+	})
+}

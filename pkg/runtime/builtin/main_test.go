@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image"
 	"image/png"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -35,6 +36,8 @@ var (
 	sharedLog bytes.Buffer
 	site      *httptest.Server
 	runCount  atomic.Int64
+	// deniedHits are the requests that reached an address the policy denies.
+	deniedHits sync.Map
 )
 
 const contexts = 4
@@ -86,7 +89,7 @@ func config(dir string, log *zap.Logger) builtin.Config {
 	return builtin.Config{
 		StateDir: dir, ProcessSlots: 2, BrowserContexts: contexts, Logger: log,
 		Process:  process.Config{Grace: 300 * time.Millisecond, OutputBytes: 1 << 20},
-		Chromium: chromium.Config{Policy: chromium.Policy{AllowLoopback: true, Deny: []string{"127.0.0.9"}}},
+		Chromium: chromium.Config{Policy: chromium.Policy{AllowLoopback: true, Deny: []string{"127.0.0.9", "denied.localhost"}}},
 		Labels:   map[string]string{"rack": "a1"},
 	}
 }
@@ -108,6 +111,20 @@ func siteHandler() http.Handler {
 	html("/hop", `<script>location.replace("/steps")</script>`)
 	mux.HandleFunc("/redirect-out", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusFound)
+	})
+	mux.HandleFunc("/denied", func(_ http.ResponseWriter, r *http.Request) { deniedHits.Store(r.URL.RawQuery, true) })
+	mux.HandleFunc("/frames", func(w http.ResponseWriter, r *http.Request) {
+		_, port, _ := net.SplitHostPort(r.Host)
+		_, _ = fmt.Fprintf(w, `<!doctype html><p>frames</p>
+<iframe src="http://denied.localhost:%[1]s/denied?frame"></iframe>
+<iframe src="http://other.localhost:%[1]s/bounce?http://denied.localhost:%[1]s/denied?redirect"></iframe>
+<iframe src="http://other.localhost:%[1]s/leave?http://denied.localhost:%[1]s/denied?leave"></iframe>
+<script>%[2]s</script>`, port, `if (location.search === "?popup") open("/steps")`)
+	})
+	mux.HandleFunc("/bounce", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.RawQuery, http.StatusFound) })
+	mux.HandleFunc("/leave", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprintf(w, `<script>setTimeout(() => { location = %q }, 100)</script>`, r.URL.RawQuery)
 	})
 	mux.HandleFunc("/never", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	return mux

@@ -74,7 +74,9 @@ func launch(ctx context.Context, table *procs.Table, path string, extra []string
 	go b.watch()
 	ctx, stop := context.WithTimeout(ctx, startBound)
 	defer stop()
-	if err := b.conn.call(ctx, "", "Browser.getVersion", nil, nil); err != nil {
+	b.conn.subscribe("", b.onWindow)
+	windows := object{"discover": true, "filter": []object{{"type": "page"}, {"exclude": true}}}
+	if err := b.conn.call(ctx, "", "Target.setDiscoverTargets", windows, nil); err != nil {
 		_ = b.close()
 		return nil, startError(stderr.hint(), err)
 	}

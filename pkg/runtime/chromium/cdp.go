@@ -39,8 +39,9 @@ type reply struct {
 
 // event is a message of the browser that nobody asked for.
 type event struct {
-	method string
-	params json.RawMessage
+	session string
+	method  string
+	params  json.RawMessage
 }
 
 // protocolError is what the browser answers to a call it refuses. Its text can
@@ -160,7 +161,7 @@ func (c *conn) dispatch(msg []byte) {
 	defer c.mu.Unlock()
 	if m.ID == 0 {
 		if f := c.subs[m.Session]; f != nil {
-			f(event{m.Method, m.Params})
+			f(event{m.Session, m.Method, m.Params})
 		}
 		return
 	}

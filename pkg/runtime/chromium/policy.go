@@ -19,8 +19,9 @@ import (
 //
 // It is checked before a navigation and for every document that the page then
 // asks for, redirects and frames included. It is not a firewall: a name may
-// resolve differently when the browser asks again, and what a page loads
-// besides documents is not checked.
+// resolve differently when the browser asks again; what a page loads besides
+// documents is not checked, nor is the first request of a window that a page
+// opens, before the window is closed.
 type Policy struct {
 	// AllowLoopback allows loopback addresses.
 	AllowLoopback bool

@@ -34,6 +34,7 @@ type session struct {
 	work sync.WaitGroup // goroutines of the session
 
 	mu       sync.Mutex
+	children []string      // protocol sessions of frames in other processes
 	queue    []event       // not handled yet
 	wake     chan struct{} // 1 slot: the queue is not empty
 	crashed  bool
@@ -60,7 +61,9 @@ func openSession(ctx context.Context, d *Driver, b *browser, dev runtime.Device)
 	s.work.Add(2)
 	go s.watchBrowser()
 	go s.handleEvents()
-	if err := s.prepare(ctx); err != nil {
+	prepareCtx, prepared := context.WithTimeout(ctx, startBound)
+	defer prepared()
+	if err := s.prepare(prepareCtx); err != nil {
 		closeCtx, done := context.WithTimeout(context.Background(), 5*time.Second)
 		defer done()
 		_ = s.Close(closeCtx)
@@ -109,7 +112,8 @@ func (s *session) prepare(ctx context.Context) error {
 		{"Network.enable", nil},
 		{"Inspector.enable", nil},
 		// Documents only: each paused request costs a round trip.
-		{"Fetch.enable", object{"patterns": []object{{"urlPattern": "*", "resourceType": "Document"}}}},
+		{"Fetch.enable", documentsOnly()},
+		{"Target.setAutoAttach", attachPaused()},
 		{"Emulation.setDeviceMetricsOverride", metrics(defaultWidth, defaultHeight, 1)},
 		{"Emulation.setFocusEmulationEnabled", object{"enabled": true}},
 	} {
@@ -120,6 +124,16 @@ func (s *session) prepare(ctx context.Context) error {
 	return c.call(ctx, "", "Browser.setDownloadBehavior", object{"behavior": "deny", "browserContextId": s.contextID}, nil)
 }
 
+func documentsOnly() object {
+	return object{"patterns": []object{{"urlPattern": "*", "resourceType": "Document"}}}
+}
+
+// attachPaused has frames in other processes wait for adopt before they ask for
+// anything.
+func attachPaused() object {
+	return object{"autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true}
+}
+
 func metrics(width, height int, scale float64) object {
 	return object{"width": width, "height": height, "deviceScaleFactor": scale, "mobile": false}
 }
@@ -127,6 +141,10 @@ func metrics(width, height int, scale float64) object {
 // call sends a command to the page. It ends with ctx, with the session, and
 // with runtime.ErrDeviceLost when the page or the browser is gone.
 func (s *session) call(ctx context.Context, method string, params object, out any) error {
+	return s.callOn(ctx, s.id, method, params, out)
+}
+
+func (s *session) callOn(ctx context.Context, id, method string, params object, out any) error {
 	var p any
 	if params != nil {
 		p = params
@@ -135,7 +153,7 @@ func (s *session) call(ctx context.Context, method string, params object, out an
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
 	done := make(chan error, 1)
-	go func() { done <- s.browser.conn.call(ctx, s.id, method, p, out) }()
+	go func() { done <- s.browser.conn.call(ctx, id, method, p, out) }()
 	select {
 	case err := <-done:
 		return s.explain(err)
@@ -198,8 +216,8 @@ func (s *session) Close(ctx context.Context) error {
 	s.closed = true
 	s.stop()
 	s.work.Wait()
-	if s.id != "" {
-		s.browser.conn.subscribe(s.id, nil)
+	for _, id := range append(s.children, s.id) { // nobody adopts any more
+		s.browser.conn.subscribe(id, nil)
 	}
 	s.closeErr = s.dispose(ctx)
 	s.driver.mu.Lock()
@@ -267,7 +285,13 @@ func (s *session) handle(e event) {
 		s.work.Add(1) // the handler's own count keeps Wait from passing
 		go func() {
 			defer s.work.Done()
-			s.guard(e.params)
+			s.guard(e.session, e.params)
+		}()
+	case "Target.attachedToTarget":
+		s.work.Add(1)
+		go func() {
+			defer s.work.Done()
+			s.adopt(e.params)
 		}()
 	case "Page.lifecycleEvent":
 		s.lifecycle(e.params)
@@ -277,7 +301,9 @@ func (s *session) handle(e event) {
 		defer stop()
 		_ = s.call(ctx, "Page.handleJavaScriptDialog", object{"accept": true}, nil)
 	case "Inspector.targetCrashed", "Inspector.detached":
-		s.lose()
+		if e.session == s.id {
+			s.lose()
+		}
 	case "Network.requestWillBeSent", "Network.loadingFinished", "Network.loadingFailed":
 		s.traffic(e)
 	}
@@ -285,8 +311,9 @@ func (s *session) handle(e event) {
 
 func (s *session) traffic(e event) {
 	var p struct {
-		ID   string `json:"requestId"`
-		Type string `json:"type"`
+		ID      string `json:"requestId"`
+		FrameID string `json:"frameId"`
+		Type    string `json:"type"`
 	}
 	if json.Unmarshal(e.params, &p) != nil {
 		return
@@ -294,9 +321,14 @@ func (s *session) traffic(e event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastBusy = time.Now()
-	if e.method != "Network.requestWillBeSent" {
+	switch {
+	case e.method != "Network.requestWillBeSent":
 		delete(s.inflight, p.ID)
-	} else if p.Type != "EventSource" && p.Type != "WebSocket" { // these never end
+	case p.Type == "EventSource", p.Type == "WebSocket":
+		// These never end.
+	case p.Type == "Document" && p.FrameID != s.targetID:
+		// Ends unseen when the frame moves to another process.
+	default:
 		s.inflight[p.ID] = true
 	}
 }
@@ -334,7 +366,7 @@ func (s *session) hasLoaded(loader string) bool {
 }
 
 // guard lets a document through or stops it.
-func (s *session) guard(raw json.RawMessage) {
+func (s *session) guard(id string, raw json.RawMessage) {
 	var p struct {
 		ID      string `json:"requestId"`
 		FrameID string `json:"frameId"`
@@ -355,8 +387,8 @@ func (s *session) guard(raw json.RawMessage) {
 		s.mu.Unlock()
 	}
 	if err != nil {
-		_ = s.call(ctx, "Fetch.failRequest", object{"requestId": p.ID, "errorReason": "BlockedByClient"}, nil)
+		_ = s.callOn(ctx, id, "Fetch.failRequest", object{"requestId": p.ID, "errorReason": "BlockedByClient"}, nil)
 		return
 	}
-	_ = s.call(ctx, "Fetch.continueRequest", object{"requestId": p.ID}, nil)
+	_ = s.callOn(ctx, id, "Fetch.continueRequest", object{"requestId": p.ID}, nil)
 }
