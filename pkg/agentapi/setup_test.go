@@ -30,10 +30,12 @@ import (
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/logging"
+	"github.com/berth-dev/berth/pkg/pgtest"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
+	"github.com/berth-dev/berth/pkg/store/postgres"
 	"github.com/berth-dev/berth/pkg/store/sqlite"
 )
 
@@ -62,9 +64,10 @@ func (l *lockedBuffer) String() string {
 
 // world is a server on a real database, with real blobs.
 type world struct {
-	t     *testing.T
-	url   string
-	path  string
+	t   *testing.T
+	url string
+	// open opens another handle on the database: another process.
+	open  func(store.Options) store.Store
 	store store.Store
 	blobs string
 	drain *httpserver.Drain
@@ -82,23 +85,39 @@ type option func(*agentapi.Config)
 
 func pollEvery(d time.Duration) option { return func(c *agentapi.Config) { c.PollEvery = d } }
 
-func newWorld(t *testing.T, options ...option) *world {
+// onBoth runs a test on a database of each engine.
+func onBoth(t *testing.T, test func(t *testing.T, w *world), options ...option) {
+	t.Helper()
+	t.Run("sqlite", func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "berth.db")
+		must(t, schema.Up(t.Context(), path))
+		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return sqlite.Open(context.Background(), path, o) }, options))
+	})
+	t.Run("postgres", func(t *testing.T) {
+		dsn := pgtest.NewDB(t, pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up})
+		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return postgres.Open(context.Background(), dsn, o) }, options))
+	})
+}
+
+func newWorld(t *testing.T, open func(store.Options) (store.Store, error), options []option) *world {
 	t.Helper()
 	w := &world{
-		t: t, path: filepath.Join(t.TempDir(), "berth.db"), blobs: t.TempDir(), drain: httpserver.NewDrain(), log: &lockedBuffer{},
+		t: t, blobs: t.TempDir(), drain: httpserver.NewDrain(), log: &lockedBuffer{},
 		http: &http.Client{Transport: &http.Transport{}},
 	}
-	must(t, schema.Up(t.Context(), w.path))
-	s, err := sqlite.Open(t.Context(), w.path, store.Options{BeforeStatement: func(_ context.Context, op string, n int) error {
+	w.open = func(o store.Options) store.Store {
+		s, err := open(o)
+		must(t, err)
+		t.Cleanup(func() { must(t, s.Close()) })
+		return s
+	}
+	w.store = w.open(store.Options{BeforeStatement: func(_ context.Context, op string, n int) error {
 		if f := w.before.Load(); f != nil {
 			return (*f)(op, n)
 		}
 		return nil
 	}})
-	must(t, err)
-	t.Cleanup(func() { must(t, s.Close()) })
-	w.store = s
-	pool, err := s.GetPool(t.Context(), berth.DefaultPool)
+	pool, err := w.store.GetPool(t.Context(), berth.DefaultPool)
 	must(t, err)
 	w.pool = pool.ID
 	w.serve(options...)
