@@ -49,6 +49,8 @@ type AgentConfig struct {
 	Log        *zap.Logger
 	// Synced, if set, is called after the first sync.
 	Synced func()
+	// Failed, if set, is where the failure is told, with room for one.
+	Failed chan error
 }
 
 const (
@@ -63,17 +65,26 @@ func Agent(c AgentConfig) daemon.Component {
 	if c.Name == "" {
 		c.Name = "local"
 	}
-	failed := make(chan error, 1)
+	return background("host agent", c.Failed, c.run)
+}
+
+// background runs work from Start until it ends or Stop ends its context. An
+// error that comes before is a failure, told on failed (nil: a channel of its
+// own).
+func background(name string, failed chan error, work func(context.Context) error) daemon.Component {
+	if failed == nil {
+		failed = make(chan error, 1)
+	}
 	done := make(chan struct{})
 	var stop context.CancelFunc
 	return daemon.Component{
-		Name: "host agent",
+		Name: name,
 		Start: func(ctx context.Context) error {
 			var running context.Context
 			running, stop = context.WithCancel(context.WithoutCancel(ctx))
 			go func() {
 				defer close(done)
-				if err := c.run(running); err != nil && running.Err() == nil {
+				if err := work(running); err != nil && running.Err() == nil {
 					failed <- err
 				}
 			}()
@@ -93,7 +104,7 @@ func Agent(c AgentConfig) daemon.Component {
 }
 
 func (c AgentConfig) run(ctx context.Context) (err error) {
-	if !c.waitReady(ctx) {
+	if !waitReady(ctx, c.Ready) {
 		return nil
 	}
 	token, err := c.token(ctx)
@@ -130,10 +141,11 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 	return agent.Run(ctx)
 }
 
-func (c AgentConfig) waitReady(ctx context.Context) bool {
+// waitReady waits until ready says ""; false when ctx ended first.
+func waitReady(ctx context.Context, ready func() string) bool {
 	ticker := time.NewTicker(readyPoll)
 	defer ticker.Stop()
-	for c.Ready() != "" {
+	for ready() != "" {
 		select {
 		case <-ctx.Done():
 			return false
