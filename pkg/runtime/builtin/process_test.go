@@ -93,7 +93,7 @@ func TestProcessRunFailures(t *testing.T) {
 		"exit code":    {map[string]any{"command": []string{"false"}}, runtime.OutcomeFailed, runtime.CodeExitCode},
 		"signal":       {map[string]any{"command": []string{"sh", "-c", "kill -9 $$"}}, runtime.OutcomeFailed, runtime.CodeExitCode},
 		"not allowed":  {map[string]any{"command": []string{"python3", "-c", "1"}}, runtime.OutcomeFailed, runtime.CodeCommandRefused},
-		"path":         {map[string]any{"command": []string{"/tmp/sh"}}, runtime.OutcomeFailed, runtime.CodeCommandRefused},
+		"path":         {map[string]any{"command": []string{"/elsewhere/sh"}}, runtime.OutcomeFailed, runtime.CodeCommandRefused},
 		"relative":     {map[string]any{"command": []string{"./sh"}}, runtime.OutcomeFailed, runtime.CodeCommandRefused},
 		"timeout":      {map[string]any{"command": []string{"sleep", "60"}, "timeout_ms": 100}, runtime.OutcomeTimedOut, runtime.CodeCommandTimeout},
 		"flood":        {map[string]any{"command": []string{"sh", "-c", "while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done"}}, runtime.OutcomeFailed, runtime.CodeOutputLimit},

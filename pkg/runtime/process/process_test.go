@@ -57,7 +57,7 @@ func TestAllowList(t *testing.T) {
 	s := slot(t, process.Config{Allow: []string{"true", tool, "not-installed-here"}})
 	for name, want := range map[string]runtime.Code{
 		"true": "", tool: "", filepath.Dir(tool) + "/./tool": "", "/usr/bin/true": "",
-		"false": runtime.CodeCommandRefused, "tool": runtime.CodeCommandRefused, "/tmp/true": runtime.CodeCommandRefused,
+		"false": runtime.CodeCommandRefused, "tool": runtime.CodeCommandRefused, "/elsewhere/true": runtime.CodeCommandRefused,
 		"../true": runtime.CodeCommandRefused, "": runtime.CodeCommandRefused, "not-installed-here": runtime.CodeCommandStart,
 	} {
 		_, err := s.Command(t.Context(), runtime.Command{Args: []string{name}})
