@@ -171,24 +171,23 @@ func TestStoppedAtEachStatementLeavesNothing(t *testing.T) {
 		{"panic", func(context.CancelFunc) error { panic(broken) }, nil},
 	}
 	for _, op := range operations() {
-		for _, how := range stops {
-			t.Run(op.name+"/"+how.name, func(t *testing.T) {
-				path := migrated(t)
-				at, fired := 0, false
-				var cancel context.CancelFunc
-				w := newSite(t, path, 3, store.Options{BeforeStatement: func(_ context.Context, name string, n int) error {
-					if at == 0 || n != at || name != op.name {
-						return nil
-					}
-					fired = true
-					return how.stop(cancel)
-				}})
-				run, db := op.prepare(w), raw(t, path)
-				before := dump(t, db)
-				for n := 1; ; n++ {
-					var ctx context.Context
-					ctx, cancel = context.WithCancel(bg())
-					at, fired = n, false
+		t.Run(op.name, func(t *testing.T) {
+			path := migrated(t)
+			at, fired := 0, false
+			var stop func() error
+			w := newSite(t, path, 3, store.Options{BeforeStatement: func(_ context.Context, name string, n int) error {
+				if at == 0 || n != at || name != op.name {
+					return nil
+				}
+				fired = true
+				return stop()
+			}})
+			run, db := op.prepare(w), raw(t, path)
+			before := dump(t, db)
+			for n := 1; ; n++ {
+				for _, how := range stops {
+					ctx, cancel := context.WithCancel(bg())
+					at, fired, stop = n, false, func() error { return how.stop(cancel) }
 					err, panicked := runGuarded(ctx, run)
 					at = 0
 					cancel()
@@ -197,20 +196,20 @@ func TestStoppedAtEachStatementLeavesNothing(t *testing.T) {
 						if n < 3 {
 							t.Fatalf("only %d statements were seen", n-1)
 						}
-						break
+						if dump(t, db) == before {
+							t.Fatal("the whole operation changed nothing")
+						}
+						return
 					}
 					if panicked != (how.want == nil) || !errors.Is(err, how.want) {
-						t.Fatalf("statement %d: error %v, panic %v", n, err, panicked)
+						t.Fatalf("statement %d, %s: error %v, panic %v", n, how.name, err, panicked)
 					}
 					if after := dump(t, db); after != before {
-						t.Fatalf("statement %d left something behind; before:\n%s\nafter:\n%s", n, before, after)
+						t.Fatalf("statement %d, %s: something was left; before:\n%s\nafter:\n%s", n, how.name, before, after)
 					}
 				}
-				if dump(t, db) == before {
-					t.Fatal("the whole operation changed nothing")
-				}
-			})
-		}
+			}
+		})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
 	"github.com/berth-dev/berth/pkg/store/sqlite"
 )
@@ -58,6 +59,21 @@ func TestFileIsPrivate(t *testing.T) {
 	must(t, err)
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v", info.Mode())
+	}
+}
+
+func TestSchemaVersionIsTheMigrationsOwn(t *testing.T) {
+	path := migrated(t)
+	s := open(t, path, store.Options{})
+	for _, dirty := range []bool{false, true} {
+		if dirty {
+			_, err := raw(t, path).Exec("UPDATE schema_migrations SET dirty = 1")
+			must(t, err)
+		}
+		version, isDirty, err := s.SchemaVersion(bg())
+		if version != schema.Latest() || isDirty != dirty || err != nil {
+			t.Errorf("version %d, dirty %v, %v", version, isDirty, err)
+		}
 	}
 }
 

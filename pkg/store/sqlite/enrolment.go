@@ -148,5 +148,9 @@ func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
 	if err != nil {
 		return "", err
 	}
-	return p.Host, auditAct(t, p.Actor, berth.AuditHostEnrolled, "host", string(p.Host))
+	actor := p.Actor
+	if actor.ID == "" {
+		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
+	}
+	return p.Host, auditAct(t, actor, berth.AuditHostEnrolled, "host", string(p.Host))
 }

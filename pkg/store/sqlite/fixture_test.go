@@ -6,8 +6,10 @@ import (
 	"database/sql"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,12 +28,26 @@ var everything = berth.Scope{All: true}
 
 func bg() context.Context { return context.Background() }
 
+// template is one migrated file; every test gets a copy.
+var template = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "berth-sqlite-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "berth.db")
+	if err := schema.Up(bg(), path); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
 func migrated(tb testing.TB) string {
 	tb.Helper()
+	file, err := template()
+	must(tb, err)
 	path := filepath.Join(tb.TempDir(), "berth.db")
-	if err := schema.Up(bg(), path); err != nil {
-		tb.Fatalf("migrate: %v", err)
-	}
+	must(tb, os.WriteFile(path, file, 0o600))
 	return path
 }
 

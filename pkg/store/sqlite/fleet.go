@@ -99,7 +99,7 @@ func (s *Store) ListDevices(ctx context.Context, filter store.DeviceFilter, p st
 func (s *Store) RegisterPlugins(ctx context.Context, actor berth.Actor, plugins []berth.Plugin) error {
 	return s.write(ctx, "RegisterPlugins", func(t *tx) error {
 		for _, p := range plugins {
-			if _, err := registerPlugin(t, actor, p); err != nil {
+			if err := registerPlugin(t, actor, p); err != nil {
 				return err
 			}
 		}
@@ -108,11 +108,11 @@ func (s *Store) RegisterPlugins(ctx context.Context, actor berth.Actor, plugins 
 }
 
 // registerPlugin adds a version that is not there, completes one that was only
-// reported, and leaves every other. It returns whether the version is enabled.
-func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) (enabled bool, err error) {
+// reported, and leaves every other.
+func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) error {
 	old, ok, err := queryOne(t, scanPlugin, pluginSelect+" WHERE name = ?1 AND version = ?2", p.Name, p.Version)
 	if err != nil {
-		return false, err
+		return err
 	}
 	onlyReported := ok && !old.Enabled && len(old.Schema) == 0
 	switch {
@@ -123,17 +123,17 @@ func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) (enabled bool, err
 		err = t.execOne("UPDATE plugins SET enabled = ?3, schema = ?4, description = ?5 WHERE name = ?1 AND version = ?2",
 			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Description)
 	default:
-		return old.Enabled, nil
+		return nil
 	}
 	if err != nil {
-		return false, err
+		return err
 	}
 	if p.Enabled {
 		if err := hintPools(t); err != nil {
-			return false, err
+			return err
 		}
 	}
-	return p.Enabled, auditAct(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version)
+	return auditAct(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version)
 }
 
 // hintPools tells every pool that there may be work to place.

@@ -2,6 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -90,11 +92,6 @@ func judgePlaceable(t *tx, id berth.HostID) error {
 
 // Heartbeat implements store.Agents.
 func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res store.HeartbeatResult, err error) {
-	for _, h := range p.Health {
-		if !h.Valid() {
-			return res, berth.Invalid("health", "is no health", "use good, suspect or quarantined")
-		}
-	}
 	err = s.write(ctx, "Heartbeat", func(t *tx) error {
 		h, err := callingHost(t, p.AgentCall)
 		if err != nil {
@@ -105,7 +102,11 @@ func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res sto
 			return err
 		}
 		changed := p.Draining != h.draining
-		for id, health := range p.Health {
+		for _, id := range slices.Sorted(maps.Keys(p.Health)) {
+			health := p.Health[id]
+			if !health.Valid() {
+				continue
+			}
 			n, err := t.exec("UPDATE devices SET health = ?3, updated_at = ?4 WHERE id = ?1 AND host_id = ?2 AND health <> ?3",
 				id, h.id, health, micros(t.now))
 			if err != nil {

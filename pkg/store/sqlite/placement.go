@@ -51,6 +51,7 @@ func (s *Store) PlacementRound(ctx context.Context, actor berth.Actor, pool bert
 	var r *round
 	err := s.writeWithin(ctx, "PlacementRound", roundWait, func(t *tx) error {
 		r = &round{tx: t, actor: actor, pool: pool}
+		defer func() { r.tx = nil }()
 		return fn(context.WithValue(ctx, inRound{s}, true), r)
 	})
 	if r == nil && errors.Is(err, errBusy) {
@@ -73,6 +74,18 @@ func (s *Store) SchedulablePools(ctx context.Context) (pools []berth.PoolID, err
 	return pools, err
 }
 
+// errRoundOver: the round was used after its function had returned, when its
+// transaction is somebody else's.
+var errRoundOver = errors.New("the placement round is over")
+
+// in is asked by every method: the round goes on, and so does its caller.
+func (r *round) in(ctx context.Context) error {
+	if r.tx == nil {
+		return errRoundOver
+	}
+	return ctx.Err()
+}
+
 // round is store.Round on the writing transaction.
 type round struct {
 	tx     *tx
@@ -82,7 +95,10 @@ type round struct {
 }
 
 // FreeDevices implements store.Round.
-func (r *round) FreeDevices(_ context.Context, limit int) ([]store.FreeDevice, error) {
+func (r *round) FreeDevices(ctx context.Context, limit int) ([]store.FreeDevice, error) {
+	if err := r.in(ctx); err != nil {
+		return nil, err
+	}
 	hosts, err := r.freshHosts()
 	if err != nil || len(hosts) == 0 {
 		return nil, err
@@ -146,14 +162,20 @@ const (
 )
 
 // WaitingClasses implements store.Round.
-func (r *round) WaitingClasses(context.Context) ([]store.Class, error) {
+func (r *round) WaitingClasses(ctx context.Context) ([]store.Class, error) {
+	if err := r.in(ctx); err != nil {
+		return nil, err
+	}
 	return queryAll(r.tx, func(row row) (c store.Class, err error) {
 		return c, row.Scan(&c.ID, &c.Requirement.Selector, &c.Requirement.Plugin, &c.Requirement.VersionRange)
 	}, waitingClasses, r.pool)
 }
 
 // Heads implements store.Round.
-func (r *round) Heads(_ context.Context, asks []store.HeadsAsk) (heads []store.Head, err error) {
+func (r *round) Heads(ctx context.Context, asks []store.HeadsAsk) (heads []store.Head, err error) {
+	if err := r.in(ctx); err != nil {
+		return nil, err
+	}
 	for _, ask := range asks {
 		query, args := headsFirst, []any{ask.Class, max(ask.PerClass, 0)}
 		if ask.AfterTask != "" {
@@ -171,7 +193,10 @@ func (r *round) Heads(_ context.Context, asks []store.HeadsAsk) (heads []store.H
 }
 
 // Apply implements store.Round.
-func (r *round) Apply(_ context.Context, placements []store.Placement) (placed []int, err error) {
+func (r *round) Apply(ctx context.Context, placements []store.Placement) (placed []int, err error) {
+	if err := r.in(ctx); err != nil {
+		return nil, err
+	}
 	for i, p := range placements {
 		tr, ok, err := r.place(p)
 		if err != nil {

@@ -10,11 +10,6 @@ import (
 // SyncHost implements store.Agents: the epoch in one transaction, everything
 // that is settled under it in the next.
 func (s *Store) SyncHost(ctx context.Context, p store.SyncParams) (res store.SyncResult, err error) {
-	for _, d := range p.Devices {
-		if !d.Health.Valid() {
-			return res, berth.Invalid("devices.health", "is no health", "use good, suspect or quarantined")
-		}
-	}
 	var epoch berth.Epoch
 	err = s.write(ctx, "SyncHost", func(t *tx) error {
 		epoch, err = raiseEpoch(t, p)
@@ -75,30 +70,33 @@ func settle(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) error {
 	return judgePlaceable(t, h.id)
 }
 
-// syncPlugins stores what the host provides and returns what of it is disabled.
+// syncPlugins stores what the host provides and returns what of it is disabled,
+// by name and version.
 func syncPlugins(t *tx, p store.SyncParams, host berth.HostID) (disabled []berth.PluginVersion, err error) {
 	if _, err := t.exec("DELETE FROM host_plugins WHERE host_id = ?1", host); err != nil {
 		return nil, err
 	}
 	for _, plugin := range p.Plugins {
-		plugin.Enabled = p.ApprovePlugins
-		if !plugin.Enabled {
-			// Without its schema, so that a registration completes it.
-			plugin.Schema = nil
+		plugin.Enabled = true
+		if !p.ApprovePlugins {
+			// The bare version, so that a registration completes it.
+			plugin = berth.Plugin{PluginVersion: plugin.PluginVersion}
 		}
-		enabled, err := registerPlugin(t, p.Actor, plugin)
-		if err != nil {
+		if err := registerPlugin(t, p.Actor, plugin); err != nil {
 			return nil, err
-		}
-		if !enabled {
-			disabled = append(disabled, plugin.PluginVersion)
 		}
 		if _, err := t.exec("INSERT INTO host_plugins (host_id, name, version) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
 			host, plugin.Name, plugin.Version); err != nil {
 			return nil, err
 		}
 	}
-	return disabled, nil
+	return queryAll(t, scanPluginVersion, `SELECT h.name, h.version FROM host_plugins h
+		JOIN plugins p ON p.name = h.name AND p.version = h.version WHERE h.host_id = ?1 AND p.enabled = 0
+		ORDER BY h.name, h.version`, host)
+}
+
+func scanPluginVersion(r row) (v berth.PluginVersion, err error) {
+	return v, r.Scan(&v.Name, &v.Version)
 }
 
 // syncDevices stores what the host reports of its devices and returns those
@@ -134,20 +132,24 @@ func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (b
 			return "", err
 		}
 	}
-	labels := d.Labels
-	if labels == nil {
-		labels = map[string]string{}
+	if d.Labels == nil {
+		d.Labels = map[string]string{}
 	}
+	if !d.Health.Valid() {
+		d.Health = berth.HealthGood
+	}
+	labels := jsonText(d.Labels)
 	known, ok, err := queryOne(t, scanText, "SELECT id FROM devices WHERE host_id = ?1 AND driver = ?2 AND hardware_id = ?3", h.id, d.Driver, d.HardwareID)
 	if err != nil {
 		return "", err
 	}
 	id := berth.DeviceID(known)
 	if !ok {
-		return d.ID, newDevice(t, h, d, jsonText(labels))
+		return d.ID, newDevice(t, h, d, labels)
 	}
-	err = t.execOne(`UPDATE devices SET name = ?2, labels = ?3, health = ?4, hardware_unique = ?5, present = 1, updated_at = ?6 WHERE id = ?1`,
-		id, d.Name, jsonText(labels), d.Health, d.HardwareUnique, micros(t.now))
+	_, err = t.exec(`UPDATE devices SET name = ?2, labels = ?3, health = ?4, hardware_unique = ?5, present = 1, updated_at = ?6
+		WHERE id = ?1 AND (present, name, labels, health, hardware_unique) <> (1, ?2, ?3, ?4, ?5)`,
+		id, d.Name, labels, d.Health, d.HardwareUnique, micros(t.now))
 	if err != nil {
 		return "", err
 	}

@@ -233,7 +233,8 @@ func queryAll[T any](t *tx, scan func(row) (T, error), query string, args ...any
 	for rows.Next() {
 		v, err := scan(rows)
 		if err != nil {
-			return nil, classify(err)
+			// Without its text, which may hold what is stored.
+			return nil, fmt.Errorf("%s: a stored row is not what this program writes", t.op)
 		}
 		out = append(out, v)
 	}
