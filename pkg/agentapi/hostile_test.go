@@ -63,7 +63,7 @@ func TestEnrolmentLetsOneHostInOnce(t *testing.T) {
 }
 
 func TestTokensAreForHostsWithTheirKey(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		_, stranger, err := ed25519.GenerateKey(rand.Reader)
 		must(t, err)
@@ -80,7 +80,7 @@ func TestTokensAreForHostsWithTheirKey(t *testing.T) {
 }
 
 func TestPeopleAndNobodiesAreNoHosts(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		_, err := w.ident.BootstrapAdmin(t.Context(), "admin", redact.NewString("correct horse battery"))
 		must(t, err)
 		tokens, err := w.ident.Login(t.Context(), identity.Credentials{Name: "admin", Password: redact.NewString("correct horse battery")})
@@ -219,7 +219,7 @@ func TestOnlyTheNewestAgentOfAHostIsHeard(t *testing.T) {
 type faulty struct{ name, path, body, at string }
 
 func TestFaultsAreNamedAndChangeNothing(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		a.sync(1)
 		id := uuid.NewString()
@@ -320,7 +320,7 @@ func TestFaultsAreNamedAndChangeNothing(t *testing.T) {
 }
 
 func TestUnknownMembersAreIgnored(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		a.sync(1)
 		a.ok(nil, "POST", protocol.PathHeartbeat, `{"draining":false,"of_a_later_version":{"x":[1,2]}}`)
@@ -390,7 +390,7 @@ func TestUploadsAreHeldAgainstWhatTheyPromise(t *testing.T) {
 }
 
 func TestWhatBrowsersCouldRunBecomesPlainBytes(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		a.sync(1)
 		task, as := a.running(`{}`)
@@ -424,7 +424,7 @@ func TestWhatBrowsersCouldRunBecomesPlainBytes(t *testing.T) {
 }
 
 func TestABodyThatBreaksOffLeavesNothing(t *testing.T) {
-	onBoth(t, func(t *testing.T, w *world) {
+	onSQLite(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		a.sync(1)
 		_, as := a.running(`{}`)

@@ -88,15 +88,19 @@ func pollEvery(d time.Duration) option { return func(c *agentapi.Config) { c.Pol
 // onBoth runs a test on a database of each engine.
 func onBoth(t *testing.T, test func(t *testing.T, w *world), options ...option) {
 	t.Helper()
-	t.Run("sqlite", func(t *testing.T) {
-		path := filepath.Join(t.TempDir(), "berth.db")
-		must(t, schema.Up(t.Context(), path))
-		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return sqlite.Open(context.Background(), path, o) }, options))
-	})
+	t.Run("sqlite", func(t *testing.T) { onSQLite(t, test, options...) })
 	t.Run("postgres", func(t *testing.T) {
 		dsn := pgtest.NewDB(t, pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up})
 		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return postgres.Open(context.Background(), dsn, o) }, options))
 	})
+}
+
+// onSQLite runs a test that asks nothing of the database.
+func onSQLite(t *testing.T, test func(t *testing.T, w *world), options ...option) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "berth.db")
+	must(t, schema.Up(t.Context(), path))
+	test(t, newWorld(t, func(o store.Options) (store.Store, error) { return sqlite.Open(context.Background(), path, o) }, options))
 }
 
 func newWorld(t *testing.T, open func(store.Options) (store.Store, error), options []option) *world {

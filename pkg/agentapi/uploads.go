@@ -92,8 +92,8 @@ func (a *API) receive(ctx context.Context, c echo.Context, kind string, u upload
 }
 
 // settle deletes the blob of an upload that was not recorded. When it is not
-// known whether the record was committed, the blob stays: a blob too many is
-// swept up, one too few is a lost log.
+// known whether the record was committed, the blob stays: one too many costs
+// space, one too few is a log that is lost.
 func (a *API) settle(ctx context.Context, key blob.Key, used bool, err error) {
 	if err == nil && used {
 		return

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -152,7 +153,7 @@ func recoverPanics(logger *zap.Logger) echo.MiddlewareFunc {
 				if r == nil {
 					return
 				}
-				if r == http.ErrAbortHandler {
+				if err, ok := r.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(r) // net/http's own way to break a connection off
 				}
 				what := fmt.Sprintf("%T", r)

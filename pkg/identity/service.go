@@ -203,7 +203,10 @@ func (s *Service) Login(ctx context.Context, c Credentials) (Tokens, error) {
 	if err != nil {
 		return Tokens{}, err
 	}
-	return t, s.accounts.RecordLogin(ctx, actor, c.Name, true)
+	if err := s.accounts.RecordLogin(ctx, actor, c.Name, true); err != nil {
+		return Tokens{}, err
+	}
+	return t, nil
 }
 
 func (s *Service) startFamily(ctx context.Context, user berth.User) (Tokens, error) {

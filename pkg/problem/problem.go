@@ -104,8 +104,7 @@ func Of(err error) Document {
 	}
 	for _, k := range kinds() {
 		if errors.Is(err, k.err) {
-			d := Document{Problem: k.Problem, RetryAfter: k.retryAfter}
-			return d
+			return Document{Problem: k.Problem, RetryAfter: k.retryAfter}
 		}
 	}
 	return Document{Unknown: true, Problem: protocol.Problem{
@@ -169,7 +168,7 @@ type kind struct {
 
 func ofKind(err error) Document {
 	for _, k := range kinds() {
-		if k.err == err {
+		if errors.Is(err, k.err) {
 			return Document{Problem: k.Problem, RetryAfter: k.retryAfter}
 		}
 	}
