@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/berth-dev/berth/pkg/client"
+)
+
+// Exit codes; docs/cli.md lists them.
+const (
+	exitOK          = 0
+	exitError       = 1
+	exitUsage       = 2
+	exitNotFound    = 3
+	exitForbidden   = 4
+	exitNoSuccess   = 5
+	exitUnreachable = 6
+	exitInterrupted = 130
+)
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ command, what, remedy string }
+
+func (e *usageError) Error() string { return e.what }
+
+// remedyError is an error with what to do about it.
+type remedyError struct{ what, remedy string }
+
+func (e *remedyError) Error() string { return e.what }
+
+// loginError: there is no login on the server, or it is over.
+type loginError struct {
+	url  string
+	over bool
+}
+
+func (e *loginError) Error() string {
+	if e.over {
+		return "the login on " + e.url + " is over"
+	}
+	return "not logged in on " + e.url
+}
+
+// outcomeError: the command did its work, and the task did not succeed. Its
+// words have been printed.
+type outcomeError struct{ state client.TaskState }
+
+func (e *outcomeError) Error() string { return "the task is " + string(e.state) }
+
+func exitCode(err error) int {
+	var (
+		usage       *usageError
+		notLoggedIn *loginError
+		outcome     *outcomeError
+		unreachable *client.UnreachableError
+		problem     *client.Problem
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &usage), isCobraUsage(err):
+		return exitUsage
+	case errors.As(err, &outcome):
+		return exitNoSuccess
+	case errors.As(err, &notLoggedIn):
+		return exitForbidden
+	case errors.As(err, &unreachable):
+		return exitUnreachable
+	case errors.As(err, &problem):
+		switch problem.Status {
+		case http.StatusNotFound:
+			return exitNotFound
+		case http.StatusUnauthorized, http.StatusForbidden:
+			return exitForbidden
+		}
+	case errors.Is(err, context.Canceled):
+		return exitInterrupted
+	}
+	return exitError
+}
+
+// isCobraUsage recognises the faults that cobra finds itself and has no types
+// for.
+func isCobraUsage(err error) bool {
+	return strings.HasPrefix(err.Error(), "unknown command") || strings.HasPrefix(err.Error(), "required flag")
+}
+
+// explain prints one clear sentence, and what to do, on stderr.
+func (c *cli) explain(err error) {
+	var (
+		usage       *usageError
+		remedy      *remedyError
+		notLoggedIn *loginError
+		outcome     *outcomeError
+		unreachable *client.UnreachableError
+		problem     *client.Problem
+	)
+	switch {
+	case errors.As(err, &outcome):
+	case errors.As(err, &usage):
+		c.complain(usage.what, usage.hint(), "")
+	case isCobraUsage(err):
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		c.complain(first, "berth --help", "")
+	case errors.As(err, &notLoggedIn):
+		c.complain(notLoggedIn.Error(), "berth login "+notLoggedIn.url, "")
+	case errors.As(err, &remedy):
+		c.complain(remedy.what, remedy.remedy, "")
+	case errors.As(err, &unreachable):
+		c.complain(unreachable.Error(), "check the address (--url, BERTH_URL) and that Berth runs; on this machine: berth up", "")
+	case errors.As(err, &problem):
+		c.explainProblem(problem)
+	case errors.Is(err, context.Canceled):
+		c.complain("interrupted", "", "")
+	default:
+		c.complain(err.Error(), "", "")
+	}
+}
+
+func (e *usageError) hint() string {
+	if e.remedy != "" {
+		return e.remedy
+	}
+	if e.command != "" {
+		return e.command + " --help"
+	}
+	return "berth --help"
+}
+
+func (c *cli) explainProblem(p *client.Problem) {
+	id := "code " + p.Code
+	if p.RequestID != "" {
+		id += ", request " + p.RequestID
+	}
+	switch {
+	case p.Status == http.StatusUnauthorized && c.env["BERTH_TOKEN"] != "":
+		c.complain("the token in BERTH_TOKEN is not valid", "take a fresh one, or unset it and run: berth login", id)
+	case len(p.Errors) == 1:
+		c.complain(fault(p.Errors[0]), p.Errors[0].Remedy, id)
+	case len(p.Errors) > 1:
+		lines := []string{fmt.Sprintf("%d faults:", len(p.Errors))}
+		for _, f := range p.Errors {
+			lines = append(lines, "  - "+f.String())
+		}
+		c.complain(strings.Join(lines, "\n"), "", id)
+	default:
+		c.complain(p.What(), p.Remedy, id)
+	}
+}
+
+func fault(f client.FieldError) string {
+	if f.Path == "" {
+		return f.Message
+	}
+	return f.Path + ": " + f.Message
+}
+
+func (c *cli) complain(what, remedy, id string) {
+	fmt.Fprintf(c.stderr, "error: %s\n", strings.TrimRight(what, ". "))
+	if remedy != "" {
+		fmt.Fprintf(c.stderr, "  try: %s\n", strings.TrimRight(remedy, ". "))
+	}
+	if id != "" {
+		fmt.Fprintf(c.stderr, "  (%s)\n", id)
+	}
+}
