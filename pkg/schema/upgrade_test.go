@@ -316,5 +316,3 @@ func (d testDB) checkLeases(t *testing.T) {
 		t.Errorf("not in exactly one place: %v", places)
 	}
 }
-
-func (d testDB) runEverything(t *testing.T) {}
