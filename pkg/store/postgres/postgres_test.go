@@ -1,0 +1,102 @@
+package postgres_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/berth-dev/berth/pkg/pgtest"
+	"github.com/berth-dev/berth/pkg/schema"
+	"github.com/berth-dev/berth/pkg/store"
+	"github.com/berth-dev/berth/pkg/store/postgres"
+	"github.com/berth-dev/berth/pkg/store/storetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newDB clones a migrated database.
+func newDB(tb testing.TB) string {
+	tb.Helper()
+	return pgtest.NewDB(tb, template())
+}
+
+func template() pgtest.Template {
+	return pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up}
+}
+
+// recycled are databases that subtests hand on, emptied: a clone for each of
+// the suite's many hundred subtests would take longer than the suite.
+type recycled struct {
+	parent testing.TB
+	mu     sync.Mutex
+	free   []string
+}
+
+func (r *recycled) take() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.free); n > 0 {
+		dsn := r.free[n-1]
+		r.free = r.free[:n-1]
+		return dsn
+	}
+	return newDB(r.parent)
+}
+
+// giveBack empties a database to what the migrations left in it. The order is
+// that of the foreign keys.
+func (r *recycled) giveBack(tb testing.TB, dsn string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		tb.Errorf("database to hand on: %v", err)
+		return
+	}
+	defer conn.Close(ctx)
+	var sql strings.Builder
+	for _, table := range []string{
+		"signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
+		"delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
+	} {
+		sql.WriteString("DELETE FROM " + table + ";")
+	}
+	sql.WriteString("DELETE FROM pools WHERE name <> 'default'")
+	if _, err := conn.Exec(ctx, sql.String()); err != nil {
+		tb.Errorf("database to hand on: %v", err)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.free = append(r.free, dsn)
+}
+
+func harness(t *testing.T) storetest.Harness {
+	databases := &recycled{parent: t}
+	return storetest.Harness{
+		Name: "postgres",
+		Fresh: func(tb testing.TB) storetest.Database {
+			dsn := databases.take()
+			tb.Cleanup(func() { databases.giveBack(tb, dsn) })
+			return func(tb testing.TB, opts store.Options) (store.Store, error) {
+				s, err := postgres.Open(context.Background(), dsn, opts)
+				if err != nil {
+					return nil, err
+				}
+				tb.Cleanup(func() {
+					if n := s.Deadlocks(); n > 0 {
+						tb.Errorf("I13: %d deadlocks", n)
+					}
+				})
+				return s, nil
+			}
+		},
+	}
+}
+
+func TestConformance(t *testing.T) { storetest.Run(t, harness(t)) }
