@@ -89,9 +89,15 @@ func TestPeopleAndNobodiesAreNoHosts(t *testing.T) {
 		nobody := &agent{w: w, epoch: 1}
 		id := uuid.NewString()
 		for _, route := range [][2]string{
-			{"POST", protocol.PathSync}, {"POST", protocol.PathHeartbeat}, {"POST", protocol.PathClaims}, {"POST", protocol.PathStart},
-			{"POST", protocol.PathRenew}, {"POST", protocol.PathComplete}, {"POST", protocol.PathRelease},
-			{"PUT", "/agent/v1/attempts/" + id + "/log/0"}, {"PUT", "/agent/v1/attempts/" + id + "/artifacts/a.txt"},
+			{"POST", protocol.PathSync},
+			{"POST", protocol.PathHeartbeat},
+			{"POST", protocol.PathClaims},
+			{"POST", protocol.PathStart},
+			{"POST", protocol.PathRenew},
+			{"POST", protocol.PathComplete},
+			{"POST", protocol.PathRelease},
+			{"PUT", "/agent/v1/attempts/" + id + "/log/0"},
+			{"PUT", "/agent/v1/attempts/" + id + "/artifacts/a.txt"},
 			{"POST", "/agent/v1/devices/" + id + "/clean"},
 		} {
 			if res := person.call(route[0], route[1], struct{}{}); res.status != 403 {

@@ -319,3 +319,50 @@ func TestARequestThatDoesNotEndIsBrokenOff(t *testing.T) {
 	<-client
 	http.DefaultClient.CloseIdleConnections()
 }
+
+func TestExtendOutlastsTheServersTimeouts(t *testing.T) {
+	for _, extend := range []bool{true, false} {
+		t.Run(fmt.Sprint(extend), func(t *testing.T) {
+			begun := make(chan struct{})
+			e := httpserver.New(httpserver.Options{Kinds: map[httpserver.Route]httpserver.Kind{{Method: "PUT", Path: "/x"}: httpserver.Upload}})
+			e.PUT("/x", func(c echo.Context) error {
+				if extend {
+					httpserver.Extend(c, time.Minute)
+				}
+				close(begun)
+				b, err := io.ReadAll(c.Request().Body)
+				if err != nil {
+					return err
+				}
+				return c.String(200, string(b))
+			})
+			s := httptest.NewUnstartedServer(e)
+			// Over before the body comes.
+			s.Config.ReadHeaderTimeout, s.Config.ReadTimeout, s.Config.WriteTimeout = time.Minute, time.Nanosecond, time.Nanosecond
+			s.Start()
+			defer s.Close()
+			defer http.DefaultClient.CloseIdleConnections()
+			r, w := io.Pipe()
+			go func() {
+				<-begun
+				_, _ = io.WriteString(w, "the body")
+				_ = w.Close()
+			}()
+			req, err := http.NewRequestWithContext(t.Context(), "PUT", s.URL+"/x", r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.DefaultClient.Do(req)
+			_ = r.Close()
+			got := ""
+			if err == nil {
+				b, _ := io.ReadAll(res.Body)
+				_ = res.Body.Close()
+				got = string(b)
+			}
+			if (got == "the body") != extend {
+				t.Errorf("got %q, %v", got, err)
+			}
+		})
+	}
+}

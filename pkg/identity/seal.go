@@ -17,7 +17,8 @@ import (
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
-// ErrMasterKey: what is in the database was sealed under another master key.
+// ErrMasterKey says that what is in the database was sealed under another
+// master key.
 var ErrMasterKey = errors.New("the signing keys in the database are sealed under another master key; configure the one that this installation was set up with")
 
 // MasterKey seals private keys in the database. It prints as [redacted].
@@ -67,7 +68,7 @@ func LoadOrCreateMasterKey(path string) (MasterKey, error) {
 	if err != nil {
 		return MasterKey{}, fmt.Errorf("make a master key: %w", err)
 	}
-	defer os.Remove(temp.Name())
+	defer func() { _ = os.Remove(temp.Name()) }()
 	_, err = temp.WriteString(hex.EncodeToString(secret) + "\n")
 	if err = errors.Join(err, temp.Sync(), temp.Close()); err != nil {
 		return MasterKey{}, fmt.Errorf("write the master key: %w", err)

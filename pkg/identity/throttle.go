@@ -70,24 +70,21 @@ func (t *throttle) succeeded(k throttleKey) {
 	delete(t.entries, k)
 }
 
-// makeRoom drops what is over, and, when that is not enough, what failed
-// longest ago.
+// makeRoom drops what is over, and, when that is not enough, a tenth of all:
+// which ones is left to chance, so that a flood costs little and cannot choose.
 func (t *throttle) makeRoom(now time.Time) {
 	if len(t.entries) < maxTracked {
 		return
 	}
-	var oldest throttleKey
-	var at time.Time
 	for k, f := range t.entries {
 		if now.Sub(f.last) > forgetAfter {
 			delete(t.entries, k)
-			continue
-		}
-		if at.IsZero() || f.last.Before(at) {
-			oldest, at = k, f.last
 		}
 	}
-	if len(t.entries) >= maxTracked {
-		delete(t.entries, oldest)
+	for k := range t.entries {
+		if len(t.entries) <= maxTracked*9/10 {
+			return
+		}
+		delete(t.entries, k)
 	}
 }
