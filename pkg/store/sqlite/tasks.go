@@ -131,10 +131,9 @@ func taskConditions(scope berth.Scope, f store.TaskFilter, after string) *condit
 	if len(f.States) > 0 {
 		c.add("("+taskState+") IN (SELECT value FROM json_each($))", list(f.States))
 	}
-	if unfinished(f.States) {
-		// The small places hold all that passes: no walk over what is finished.
-		c.terms = append(c.terms, `t.id IN (SELECT task_id FROM queue UNION ALL SELECT task_id FROM delayed
-			UNION ALL SELECT task_id FROM attempts WHERE ended_at IS NULL)`)
+	if places := placesOf(f.States); len(places) > 0 {
+		// These hold all that passes: no walk over what is finished.
+		c.terms = append(c.terms, "t.id IN ("+strings.Join(places, " UNION ALL ")+")")
 	}
 	if f.Pool != "" {
 		c.add("t.pool_id = $", f.Pool)
@@ -164,8 +163,24 @@ func taskConditions(scope berth.Scope, f store.TaskFilter, after string) *condit
 	return c
 }
 
-func unfinished(states []berth.TaskState) bool {
-	return len(states) > 0 && !slices.ContainsFunc(states, berth.TaskState.Finished)
+// placesOf names the places that tasks in one of the states are in; none when
+// some of them are finished, which is no place of its own.
+func placesOf(states []berth.TaskState) (places []string) {
+	for _, s := range states {
+		place := "SELECT task_id FROM delayed"
+		switch {
+		case s.Finished():
+			return nil
+		case s.Live():
+			place = "SELECT task_id FROM attempts WHERE ended_at IS NULL"
+		case s == berth.StateQueued:
+			place = "SELECT task_id FROM queue"
+		}
+		if !slices.Contains(places, place) {
+			places = append(places, place)
+		}
+	}
+	return places
 }
 
 // ListTasks implements store.Tasks.
