@@ -1,0 +1,69 @@
+package harness
+
+import (
+	"context"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/pkg/client"
+	"github.com/berth-dev/berth/pkg/hostagent"
+)
+
+// AgentOptions describe a Host Agent.
+type AgentOptions struct {
+	Name                string
+	Processes, Browsers int
+	// Labels for every device, name=value.
+	Labels []string
+	// Loopback lets its browsers open pages of this machine.
+	Loopback bool
+	// API is the index of the API process that it speaks to.
+	API int
+}
+
+// Agent is a Host Agent of the cluster.
+type Agent struct {
+	*Daemon
+	// StateDir holds its key and journal.
+	StateDir string
+	// Token is the one-time token that it enrolled with.
+	Token string
+	// HostID of the host.
+	HostID string
+}
+
+// AddAgent enrols a new host through the API and starts its agent; it returns
+// when the agent has synced.
+func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	defer cancel()
+	token, err := c.Client.CreateEnrolmentToken(ctx, client.EnrolmentTokenSpec{HostNamePattern: o.Name})
+	if err != nil {
+		tb.Fatalf("enrolment token: %v", err)
+	}
+	a := &Agent{Token: token.Token, StateDir: filepath.Join(c.Folder, "agent-"+o.Name)}
+	a.Daemon = &Daemon{Name: "hostagent-" + o.Name, Program: "hostagent", folder: c.Folder, Env: map[string]string{
+		"BERTH_SERVER": c.APIs[o.API].URL(), "BERTH_STATE_DIR": a.StateDir, "BERTH_HOST_NAME": o.Name,
+		"BERTH_ENROLMENT_TOKEN_FILE": c.write(tb, "token-"+o.Name, token.Token+"\n"),
+		"BERTH_ADMIN_LISTEN":         "127.0.0.1:0", "BERTH_LOG_LEVEL": "debug",
+		"BERTH_PROCESS_SLOTS": strconv.Itoa(o.Processes), "BERTH_BROWSER_CONTEXTS": strconv.Itoa(o.Browsers),
+		"BERTH_LABELS": strings.Join(o.Labels, ","), "BERTH_ALLOW_LOOPBACK": strconv.FormatBool(o.Loopback),
+	}}
+	c.Agents = append(c.Agents, a)
+	a.Start(tb)
+	a.HostID = a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" }).Text("host_id")
+	return a
+}
+
+// Journal reads the agent's journal.
+func (a *Agent) Journal(tb testing.TB) []hostagent.Record {
+	tb.Helper()
+	records, err := hostagent.ReadJournal(a.StateDir)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return records
+}

@@ -1,0 +1,6 @@
+//go:build !race
+
+package harness
+
+// buildFlags of go build.
+var buildFlags []string
