@@ -96,7 +96,9 @@ func newTaskArtifactsCommand(c *cli) *cobra.Command {
 			artifacts = ofAttempt(artifacts, number)
 		}
 		if dir != "" {
-			return c.download(ctx, api, id, artifacts, dir)
+			if err := c.download(ctx, api, id, artifacts, dir); err != nil || !c.json() {
+				return err
+			}
 		}
 		if c.json() {
 			return c.printJSON(client.ArtifactList{Artifacts: artifacts})
@@ -138,12 +140,12 @@ func (c *cli) download(ctx context.Context, api *client.Client, id string, artif
 		if err != nil {
 			return err
 		}
-		if !c.json() {
-			fmt.Fprintf(c.stdout, "%s  %s\n", path, size(a.Size))
+		// Not data where stdout is the task's or the list's JSON.
+		out := c.stdout
+		if c.json() {
+			out = c.stderr
 		}
-	}
-	if c.json() {
-		return c.printJSON(client.ArtifactList{Artifacts: artifacts})
+		fmt.Fprintf(out, "%s  %s\n", path, size(a.Size))
 	}
 	return nil
 }

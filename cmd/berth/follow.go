@@ -74,14 +74,27 @@ func (c *cli) change(ctx context.Context, api *client.Client, t client.Task) (st
 	return string(t.State), nil
 }
 
-// showEnd prints a finished task and turns what is no success into the exit
-// code that says so.
-func (c *cli) showEnd(ctx context.Context, api *client.Client, t client.Task) error {
+// showEnd prints a finished task, downloads what it left when dir is not "",
+// and turns what is no success into the exit code that says so.
+func (c *cli) showEnd(ctx context.Context, api *client.Client, t client.Task, dir string) error {
+	artifacts, err := api.ListArtifacts(ctx, t.ID)
+	if err != nil {
+		return err
+	}
 	if c.json() {
-		if err := c.printJSON(t); err != nil {
-			return err
-		}
-	} else if err := c.showResult(ctx, api, t); err != nil {
+		err = c.printJSON(t)
+	} else {
+		err = c.showResult(ctx, api, t)
+	}
+	if err != nil {
+		return err
+	}
+	if n := len(artifacts); dir != "" {
+		err = c.download(ctx, api, t.ID, artifacts, dir)
+	} else if n > 0 && !c.json() {
+		c.say("next: berth task artifacts %s --output-dir .   (%s)", t.ID, plural(n, "file"))
+	}
+	if err != nil {
 		return err
 	}
 	if t.State != client.TaskStateSucceeded {
@@ -102,13 +115,6 @@ func (c *cli) showResult(ctx context.Context, api *client.Client, t client.Task)
 		if err := c.printJSON(t.Result); err != nil {
 			return err
 		}
-	}
-	artifacts, err := api.ListArtifacts(ctx, t.ID)
-	if err != nil {
-		return err
-	}
-	if n := len(artifacts); n > 0 {
-		c.say("next: berth task artifacts %s --output-dir .   (%s)", t.ID, plural(n, "file"))
 	}
 	return nil
 }

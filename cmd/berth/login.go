@@ -12,32 +12,36 @@ import (
 	"github.com/berth-dev/berth/pkg/client"
 )
 
-// maxPassword bounds what is read of a password, in bytes.
-const maxPassword = 4 << 10
-
 func newLoginCommand(c *cli) *cobra.Command {
-	var name string
-	var fromStdin bool
+	var from loginFlags
 	cmd := &cobra.Command{
 		Use:   "login [URL]",
 		Short: "Log in on a server",
 		Long: "Log in on a server and keep the login for later commands.\n\n" +
-			"The password is asked for, or taken from standard input (--password-stdin) or from BERTH_PASSWORD.",
+			"The password is asked for, or taken from --password-file, from standard input (--password-stdin) or from BERTH_PASSWORD.",
 		Example: "  berth login http://127.0.0.1:7700 --name admin\n  berth login --password-stdin < password.txt",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				c.url = args[0]
 			}
-			return c.login(cmd, name, fromStdin)
+			return c.login(cmd, from)
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "admin", "user name")
-	cmd.Flags().BoolVar(&fromStdin, "password-stdin", false, "read the password from standard input")
+	cmd.Flags().StringVarP(&from.name, "name", "n", "admin", "user name")
+	cmd.Flags().BoolVar(&from.stdin, "password-stdin", false, "read the password from standard input")
+	cmd.Flags().StringVar(&from.file, "password-file", "", "read the password from this file")
 	return cmd
 }
 
-func (c *cli) login(cmd *cobra.Command, name string, fromStdin bool) error {
+// loginFlags say who logs in and where the password is.
+type loginFlags struct {
+	name  string
+	stdin bool
+	file  string
+}
+
+func (c *cli) login(cmd *cobra.Command, from loginFlags) error {
 	url, _, err := c.server()
 	if err != nil {
 		return err
@@ -46,11 +50,11 @@ func (c *cli) login(cmd *cobra.Command, name string, fromStdin bool) error {
 	if err != nil {
 		return err
 	}
-	password, err := c.password(name, url, fromStdin)
+	password, err := c.password(url, from)
 	if err != nil {
 		return err
 	}
-	tokens, err := api.Login(cmd.Context(), name, password)
+	tokens, err := api.Login(cmd.Context(), from.name, password)
 	if err != nil {
 		return err
 	}
@@ -74,11 +78,17 @@ func (c *cli) login(cmd *cobra.Command, name string, fromStdin bool) error {
 }
 
 // password reads the password from where it was said to be, or asks a person.
-func (c *cli) password(name, url string, fromStdin bool) (string, error) {
-	if fromStdin {
-		b, err := io.ReadAll(io.LimitReader(c.stdin, maxPassword))
+func (c *cli) password(url string, from loginFlags) (string, error) {
+	if from.stdin && from.file != "" {
+		return "", &usageError{what: "--password-stdin and --password-file exclude each other"}
+	}
+	if from.stdin {
+		from.file = "-"
+	}
+	if from.file != "" {
+		b, err := c.read(from.file)
 		if err != nil {
-			return "", errors.New("cannot read the password from standard input")
+			return "", err
 		}
 		return nonEmpty(strings.TrimRight(string(b), "\r\n"))
 	}
@@ -90,7 +100,7 @@ func (c *cli) password(name, url string, fromStdin bool) (string, error) {
 		return "", &usageError{what: "nobody is there to ask for the password", remedy: "pass it with --password-stdin, or set BERTH_PASSWORD"}
 	}
 	// Not say: the cursor stays on the line.
-	_, _ = io.WriteString(c.stderr, "Password of "+name+" on "+url+": ")
+	_, _ = io.WriteString(c.stderr, "Password of "+from.name+" on "+url+": ")
 	b, err := term.ReadPassword(int(f.Fd())) //nolint:gosec // a file descriptor fits
 	c.say("")
 	if err != nil {

@@ -31,6 +31,7 @@ type submitFlags struct {
 	key         string
 	correlation string
 	wait        bool
+	dir         string
 }
 
 func newSubmitCommand(c *cli) *cobra.Command {
@@ -64,10 +65,14 @@ func newSubmitCommand(c *cli) *cobra.Command {
 	flags.StringVar(&f.key, "idempotency-key", "", "makes repeating this command safe")
 	flags.StringVar(&f.correlation, "correlation-id", "", "an id to find in logs")
 	flags.BoolVarP(&f.wait, "wait", "w", false, "follow until finished; exit code 5 unless it succeeded")
+	flags.StringVarP(&f.dir, "output-dir", "d", "", "with --wait: download what the task left into this folder")
 	return cmd
 }
 
 func (c *cli) submit(cmd *cobra.Command, f *submitFlags) error {
+	if f.dir != "" && !f.wait {
+		return &usageError{command: cmd.CommandPath(), what: "--output-dir needs --wait", remedy: "add --wait, or download later: berth task artifacts @last --output-dir " + f.dir}
+	}
 	body, many, err := f.body(cmd, c)
 	if err != nil {
 		return err
@@ -77,6 +82,9 @@ func (c *cli) submit(cmd *cobra.Command, f *submitFlags) error {
 		return err
 	}
 	o := client.SubmitOptions{IdempotencyKey: f.key, CorrelationID: f.correlation}
+	if many && f.dir != "" {
+		return &usageError{command: cmd.CommandPath(), what: "--output-dir takes the files of one task", remedy: "submit them, then download each: berth task artifacts ID --output-dir DIR"}
+	}
 	if many {
 		tasks, err := api.SubmitTasksJSON(cmd.Context(), body, o)
 		if err != nil {
@@ -89,11 +97,11 @@ func (c *cli) submit(cmd *cobra.Command, f *submitFlags) error {
 		return err
 	}
 	c.remember(t.ID)
-	return c.submittedOne(cmd.Context(), api, t, f.wait)
+	return c.submittedOne(cmd.Context(), api, t, f)
 }
 
-func (c *cli) submittedOne(ctx context.Context, api *client.Client, t client.Task, wait bool) error {
-	if !wait {
+func (c *cli) submittedOne(ctx context.Context, api *client.Client, t client.Task, f *submitFlags) error {
+	if !f.wait {
 		if c.json() {
 			return c.printJSON(t)
 		}
@@ -106,7 +114,7 @@ func (c *cli) submittedOne(ctx context.Context, api *client.Client, t client.Tas
 	if err != nil {
 		return err
 	}
-	return c.showEnd(ctx, api, t)
+	return c.showEnd(ctx, api, t, f.dir)
 }
 
 func (c *cli) submittedMany(ctx context.Context, api *client.Client, tasks []client.Task, wait bool) error {

@@ -246,7 +246,8 @@ func (c *cli) printTasks(tasks []client.Task) {
 }
 
 func newTaskWatchCommand(c *cli) *cobra.Command {
-	return c.onTask("watch", "Follow a task until it is finished", func(ctx context.Context, api *client.Client, id string) error {
+	var dir string
+	cmd := c.onTask("watch", "Follow a task until it is finished", func(ctx context.Context, api *client.Client, id string) error {
 		t, err := api.GetTask(ctx, id, 0)
 		if err != nil {
 			return err
@@ -254,8 +255,10 @@ func newTaskWatchCommand(c *cli) *cobra.Command {
 		if t, err = c.follow(ctx, api, t); err != nil {
 			return err
 		}
-		return c.showEnd(ctx, api, t)
+		return c.showEnd(ctx, api, t, dir)
 	})
+	cmd.Flags().StringVarP(&dir, "output-dir", "d", "", "then download what the task left into this folder")
+	return cmd
 }
 
 func newTaskCancelCommand(c *cli) *cobra.Command {

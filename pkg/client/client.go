@@ -56,12 +56,33 @@ func New(address string, auth TokenSource, options ...Option) (*Client, error) {
 	for _, o := range options {
 		o(t)
 	}
-	raw, err := NewClient(u.String()+"/api/v1", WithHTTPClient(t))
+	raw, err := NewClient(u.String()+"/api/v1", WithHTTPClient(t), WithRequestEditorFn(leaveOut))
 	if err != nil {
 		return nil, err
 	}
 	return &Client{raw: raw, server: u.String()}, nil
 }
+
+// leaveOut drops parameters that were not given: the generated code sends their
+// zero values.
+func leaveOut(_ context.Context, r *http.Request) error {
+	q := r.URL.Query()
+	for name, values := range q {
+		if len(values) == 1 && (values[0] == "" || values[0] == "0" || values[0] == "false" || values[0] == zeroTime) {
+			q.Del(name)
+		}
+	}
+	r.URL.RawQuery = q.Encode()
+	for name, values := range r.Header {
+		if len(values) == 1 && values[0] == "" {
+			r.Header.Del(name)
+		}
+	}
+	return nil
+}
+
+// zeroTime is time.Time's zero value on the wire.
+const zeroTime = "0001-01-01T00:00:00Z"
 
 // Server is the address that is called.
 func (c *Client) Server() string { return c.server }
