@@ -22,7 +22,16 @@ type recorded struct {
 	berth.Transition
 }
 
+// note keeps a call's answer. Beside an error only ReapLeases, which uses one
+// transaction an attempt, says something with its transitions.
 func (j *journal) note(actor berth.Actor, trs []berth.Transition, err error) {
+	if err != nil {
+		trs = nil
+	}
+	j.add(actor, trs, err)
+}
+
+func (j *journal) add(actor berth.Actor, trs []berth.Transition, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, tr := range trs {
@@ -131,7 +140,7 @@ func (r *recorder) GiveUp(ctx context.Context, actor berth.Actor, limit int) ([]
 
 func (r *recorder) ReapLeases(ctx context.Context, actor berth.Actor, limit int) ([]berth.Transition, error) {
 	trs, err := r.Store.ReapLeases(ctx, actor, limit)
-	r.journal.note(actor, trs, err)
+	r.journal.add(actor, trs, err)
 	return trs, err
 }
 

@@ -40,6 +40,8 @@ type world struct {
 	*Env
 	t    tb
 	pool berth.Pool
+	// suffix of the names of pool and hosts.
+	suffix string
 	// open opens another handle with changed options.
 	open func(change func(*store.Options)) store.Store
 	// user submits, operator sees all.
@@ -55,7 +57,7 @@ func bg() context.Context { return context.Background() }
 func newWorld(t testing.TB, h Harness) *world {
 	t.Helper()
 	e := h.New(t)
-	w := worldOf(t, e)
+	w := worldOf(t, e, "")
 	w.open = func(change func(*store.Options)) store.Store { return e.OpenWith(t, change) }
 	t.Cleanup(func() {
 		if !t.Failed() {
@@ -65,22 +67,30 @@ func newWorld(t testing.TB, h Harness) *world {
 	return w
 }
 
-func worldOf(t tb, e *Env) *world {
+func worldOf(t tb, e *Env, suffix string) *world {
 	t.Helper()
 	w := &world{
-		Env: e, t: t,
+		Env: e, t: t, suffix: suffix,
 		user:      berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: newID[string](e)}, RequestID: "req-user"},
 		operator:  berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: newID[string](e)}, RequestID: "req-operator"},
 		scheduler: berth.Daemon(berth.ActorScheduler, "scheduler-1"),
 		keeper:    berth.Daemon(berth.ActorLeasekeeper, "keeper-1"),
 	}
-	w.pool = w.makePool("lab")
+	w.pool = w.makePool("lab" + suffix)
 	err := e.Store.RegisterPlugins(bg(), w.operator, []berth.Plugin{{
 		PluginVersion: berth.PluginVersion{Name: pluginName, Version: pluginVersion},
 		Enabled:       true, Schema: []byte(`{"type":"object"}`), Description: "does work",
 	}})
 	w.must("register plugin", err)
 	return w
+}
+
+// another is a world beside w on the same database: a pool and actors of its own.
+func (w *world) another(t tb) *world {
+	t.Helper()
+	o := worldOf(t, w.Env, "-"+newID[string](w.Env)[24:])
+	o.open = w.open
+	return o
 }
 
 // second opens a second handle: another process.
@@ -362,7 +372,7 @@ func (a *agent) reported(hardware string) store.ReportedDevice {
 // host is an enrolled and synced host of the world's pool with n free devices.
 func (w *world) host(name string, n int) *agent {
 	w.t.Helper()
-	a := w.enrolled(name, w.pool.ID, n)
+	a := w.enrolled(name+w.suffix, w.pool.ID, n)
 	a.sync()
 	return a
 }
