@@ -34,3 +34,5 @@ func harness() storetest.Harness {
 }
 
 func TestConformance(t *testing.T) { storetest.Run(t, harness()) }
+
+func TestMachine(t *testing.T) { storetest.RunMachine(t, harness()) }
