@@ -21,7 +21,7 @@ func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string
 		created, err = t.addUser(system(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, passwordHash)
 		return err
 	})
-	return created && err == nil, err
+	return only(created, err)
 }
 
 // CreateUser is documented at store.Accounts.
@@ -147,5 +147,5 @@ func (s *Store) AddSigningKey(ctx context.Context, key store.SigningKey, olderTh
 		newest.CreatedAt = now
 		return t.auditAct(system(), now, berth.AuditKeyCreated, "signing_key", key.ID, "")
 	})
-	return newest, err
+	return only(newest, err)
 }

@@ -36,7 +36,7 @@ func (s *Store) CancelTask(ctx context.Context, p store.TaskParams) (k berth.Tas
 		k, err = t.task(p.Scope, p.Task)
 		return err
 	})
-	return k, moves, err
+	return committed(k, moves, err)
 }
 
 // takeToken removes a waiting task's row, whichever place it is in. Zero rows
@@ -148,7 +148,7 @@ func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (k berth.Tas
 		k, err = t.task(p.Scope, p.Task)
 		return err
 	})
-	return k, moves, err
+	return committed(k, moves, err)
 }
 
 // retryNow moves a failed task from its backoff to the queue.

@@ -41,7 +41,7 @@ func (s *Store) ClaimAttempts(ctx context.Context, p store.ClaimParams) (got []s
 		}
 		return t.seen(p.Host, h)
 	})
-	return got, moves, err
+	return committed(got, moves, err)
 }
 
 // claimable lists, without a lock, what the claim may get, oldest first.
@@ -215,7 +215,7 @@ func (s *Store) StartAttempts(ctx context.Context, p store.StartParams) (answers
 		}
 		return t.audit(p.Actor, moves)
 	})
-	return answers, moves, err
+	return committed(answers, moves, err)
 }
 
 // judgeStart decides one start on locked rows; grant says that it is new. It
@@ -295,7 +295,7 @@ func (s *Store) RenewAttempts(ctx context.Context, p store.RenewParams) (answers
 		}
 		return t.progress(notes)
 	})
-	return answers, moves, err
+	return committed(answers, moves, err)
 }
 
 // lockHeld locks the leases of a host's attempts, and those alone.

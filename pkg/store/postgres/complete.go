@@ -48,7 +48,7 @@ func (s *Store) CompleteAttempts(ctx context.Context, p store.CompleteParams) (a
 		}
 		return t.formerStates(c)
 	})
-	return answers, moves, err
+	return committed(answers, moves, err)
 }
 
 // completion sorts the items of one call by what happens to them.
@@ -215,7 +215,7 @@ func (s *Store) ReleaseAttempts(ctx context.Context, p store.ReleaseParams) (ans
 		moves, err = t.endAttempts(p.Actor, h.now, ends)
 		return err
 	})
-	return answers, moves, err
+	return committed(answers, moves, err)
 }
 
 func releaseStatus(a *live) store.LeaseStatus {

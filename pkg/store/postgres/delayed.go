@@ -59,7 +59,7 @@ ORDER BY d.due_at, d.task_id`, max(0, limit))
 		}
 		return t.audit(actor, moves)
 	})
-	return moves, err
+	return only(moves, err)
 }
 
 // removeTokens deletes locked tokens by their key.
@@ -104,7 +104,7 @@ func (s *Store) GiveUp(ctx context.Context, actor berth.Actor, limit int) (moves
 		}
 		return t.audit(actor, moves)
 	})
-	return moves, err
+	return only(moves, err)
 }
 
 // overdue locks at most limit tokens of one place whose time to be given up has

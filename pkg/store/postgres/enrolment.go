@@ -41,7 +41,7 @@ FROM pools p, (SELECT berth_now() AS now OFFSET 0) n WHERE p.id = $3`,
 		}
 		return t.auditAct(p.Actor, e.CreatedAt, berth.AuditEnrolmentCreated, "enrolment", string(p.ID), "")
 	})
-	return e, err
+	return only(e, err)
 }
 
 // ListEnrolments is documented at store.Fleet.
@@ -122,7 +122,7 @@ SELECT id, pattern, expires_at, used_at, revoked_at, used_by, used_key, berth_no
 		h, err = found(t, "host", scanHost, hostColumns+` WHERE h.id = $1`, uid(host))
 		return err
 	})
-	return h, err
+	return only(h, err)
 }
 
 // addHost makes the host and consumes the token.

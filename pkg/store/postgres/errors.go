@@ -95,7 +95,7 @@ func classify(op string, err error) error {
 		e.what, e.kind = "no connection to the database: "+errno.Error(), berth.ErrUnavailable
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.Is(err, net.ErrClosed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
-		errors.Is(err, puddle.ErrClosedPool), pgconn.SafeToRetry(err), strings.Contains(err.Error(), "conn closed"):
+		errors.Is(err, puddle.ErrClosedPool), pgconn.SafeToRetry(err):
 		e.what, e.kind = "no connection to the database", berth.ErrUnavailable
 	default:
 		// The type says where to look and holds no value.

@@ -39,7 +39,7 @@ ON CONFLICT DO NOTHING RETURNING id, name, paused, ageing_step_us, created_at`,
 		made = p
 		return t.auditAct(actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "")
 	})
-	return made, err
+	return only(made, err)
 }
 
 // GetPool is documented at store.Fleet.

@@ -26,10 +26,7 @@ UPDATE hosts SET last_seen_at = berth_now() WHERE id = $1 AND epoch = $2 AND dra
 		result.Resync = state != berth.HostOnline
 		return err
 	})
-	if err != nil {
-		return store.HeartbeatResult{}, err
-	}
-	return result, nil
+	return only(result, err)
 }
 
 // changedHeartbeat stores draining and healths, and judges the bits.

@@ -19,7 +19,7 @@ ORDER BY l.expires_at, l.device_id LIMIT $2`
 func (s *Store) ReapLeases(ctx context.Context, actor berth.Actor, limit int) (moves []berth.Transition, err error) {
 	var ids []berth.AttemptID
 	if err := s.read(ctx, "ReapLeases", func(t *tx) error {
-		ids, err = collect(t, column[berth.AttemptID], reapable, s.timings.ReapGrace.Seconds(), limit)
+		ids, err = collect(t, column[berth.AttemptID], reapable, s.timings.ReapGrace.Seconds(), max(0, limit))
 		return err
 	}); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (s *Store) MarkSilentHosts(ctx context.Context, actor berth.Actor, limit in
 		silent, err = collect(t, column[berth.HostID], `
 SELECT id FROM hosts, (SELECT berth_now() AS now OFFSET 0) n
 WHERE state = 'online' AND (last_seen_at IS NULL OR last_seen_at < n.now - make_interval(secs => $1))
-ORDER BY last_seen_at NULLS FIRST, id LIMIT $2`, s.timings.HostOfflineAfter.Seconds(), limit)
+ORDER BY last_seen_at NULLS FIRST, id LIMIT $2`, s.timings.HostOfflineAfter.Seconds(), max(0, limit))
 		return err
 	}); err != nil {
 		return nil, err

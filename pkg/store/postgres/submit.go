@@ -32,10 +32,7 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (result s
 	if sqlState(err) == uniqueViolation {
 		err = fmt.Errorf("a task of that id: %w", berth.ErrExists)
 	}
-	if err != nil {
-		return store.SubmitResult{}, err
-	}
-	return result, nil
+	return only(result, err)
 }
 
 // replay takes the idempotency key, or finds what was stored under it. Where

@@ -30,10 +30,7 @@ func (s *Store) SyncHost(ctx context.Context, p store.SyncParams) (result store.
 		result = settling.result
 		return err
 	})
-	if err != nil {
-		return store.SyncResult{}, err
-	}
-	return result, nil
+	return only(result, err)
 }
 
 func (t *tx) raiseEpoch(p store.SyncParams) (berth.Epoch, error) {

@@ -266,3 +266,20 @@ func (t *tx) now() (time.Time, error) {
 func (t *tx) hint(kind store.HintKind, key string) {
 	t.hints = append(t.hints, hint{kind, key})
 }
+
+// only passes an answer on when its transaction was committed: what a closure
+// has set before a failed commit is not so.
+func only[A any](a A, err error) (A, error) {
+	if err != nil {
+		var none A
+		return none, err
+	}
+	return a, nil
+}
+
+// committed is only for two answers.
+func committed[A, B any](a A, b B, err error) (A, B, error) {
+	a, _ = only(a, err)
+	b, err = only(b, err)
+	return a, b, err
+}

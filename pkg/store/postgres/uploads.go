@@ -95,7 +95,7 @@ func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next in
 		t.hint(store.HintTask, string(a.task))
 		return nil
 	})
-	return next, stored, err
+	return committed(next, stored, err)
 }
 
 // sameChunk is nil when what is stored at the chunk's offset is the chunk.
@@ -139,7 +139,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
 		t.hint(store.HintTask, string(a.task))
 		return err
 	})
-	return stored, err
+	return only(stored, err)
 }
 
 // roomFor is berth.ErrTooLarge when one more artifact would pass a limit.
