@@ -220,7 +220,8 @@ func (t *tx) execOne(query string, args ...any) error {
 // row is what a scan function reads from.
 type row interface{ Scan(dest ...any) error }
 
-// queryAll returns every row of a query.
+// queryAll returns every row of a query; without rows the list is empty, not
+// nil.
 func queryAll[T any](t *tx, scan func(row) (T, error), query string, args ...any) (out []T, err error) {
 	if err := t.before(); err != nil {
 		return nil, err
@@ -230,6 +231,7 @@ func queryAll[T any](t *tx, scan func(row) (T, error), query string, args ...any
 		return nil, classify(err)
 	}
 	defer rows.Close()
+	out = []T{}
 	for rows.Next() {
 		v, err := scan(rows)
 		if err != nil {
