@@ -100,3 +100,5 @@ func harness(t *testing.T) storetest.Harness {
 }
 
 func TestConformance(t *testing.T) { storetest.Run(t, harness(t)) }
+
+func TestMachine(t *testing.T) { storetest.RunMachine(t, harness(t)) }
