@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-
-	"os"
 
 	"github.com/berth-dev/berth/pkg/demo"
 	"github.com/berth-dev/berth/pkg/runtime/manifest"
@@ -75,10 +74,10 @@ func (s *speaker) banner(r Running, secret secrets, o Options) {
 	say("")
 	say("Log in, and run the first task:")
 	say("")
-	say("  %s login --server %s --name %s --password-file %s", berth, r.URL, r.AdminName, password)
-	say("  %s task submit -f %s --watch", berth, task)
+	say("  %s login %s --name %s --password-file %s", berth, r.URL, r.AdminName, password)
+	say("  %s task submit -f %s --wait --output-dir results", berth, task)
 	say("")
-	say("Its results: %s task artifacts ID --dir results, with the id that submit printed.", berth)
+	say("What it leaves is then in the folder results; later: %s task artifacts @last", berth)
 	say("")
 	say("The same with curl:")
 	say("")
