@@ -53,7 +53,7 @@ func (s *Store) ClaimAttempts(ctx context.Context, p store.ClaimParams) (out []s
 		if err != nil {
 			return err
 		}
-		if err := markSeen(t, host.id); err != nil {
+		if err := markSeen(t, host); err != nil {
 			return err
 		}
 		live, err := liveAttempts(t, host.id)
