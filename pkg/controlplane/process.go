@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -101,6 +102,9 @@ func (p *Process) Ready() *daemon.Readiness {
 	return daemon.NewReadiness(p.Gate, string(schema.CodeUnreachable))
 }
 
+// roundGrace leaves a round that is cancelled at the stop the time to roll back.
+func (p *Process) roundGrace() time.Duration { return p.common.ShutdownWithin / 3 }
+
 // Scheduler makes the scheduler's loops.
 func (p *Process) Scheduler(c config.SchedulerLoops) []daemon.Component {
 	s := scheduler.New(scheduler.Config{
@@ -109,7 +113,7 @@ func (p *Process) Scheduler(c config.SchedulerLoops) []daemon.Component {
 	return s.Components(scheduler.LoopsConfig{
 		PlaceInterval: c.Place.Interval, PromoteInterval: c.Promote.Interval, GiveUpInterval: c.GiveUp.Interval,
 		PlaceDisabled: c.Place.Disabled, PromoteDisabled: c.Promote.Disabled, GiveUpDisabled: c.GiveUp.Disabled,
-		Hints: p.Store, Gate: p.Gate, Metrics: p.Loops,
+		Hints: p.Store, Gate: p.Gate, Metrics: p.Loops, RoundGrace: p.roundGrace(),
 	})
 }
 
@@ -121,6 +125,6 @@ func (p *Process) Leasekeeper(c config.KeeperLoops) []daemon.Component {
 	return k.Components(leasekeeper.LoopsConfig{
 		ReapInterval: c.Reap.Interval, HostsInterval: c.SilentHosts.Interval,
 		ReapDisabled: c.Reap.Disabled, HostsDisabled: c.SilentHosts.Disabled,
-		Gate: p.Gate, Metrics: p.Loops,
+		Gate: p.Gate, Metrics: p.Loops, RoundGrace: p.roundGrace(),
 	})
 }

@@ -115,6 +115,8 @@ type LoopsConfig struct {
 	// Gate shuts the loops while the schema will not do; nil: never.
 	Gate    daemon.Gate
 	Metrics *daemon.LoopMetrics
+	// RoundGrace as in daemon.LoopConfig.
+	RoundGrace time.Duration
 }
 
 // Components are the keeper's loops, to be started and stopped by a daemon.
@@ -125,7 +127,7 @@ func (k *Keeper) Components(c LoopsConfig) []daemon.Component {
 		}
 		return daemon.NewLoop(daemon.LoopConfig{
 			Name: name, Interval: interval, Jitter: loopJitter, Disabled: disabled,
-			Gate: c.Gate, RunOnce: run, Log: k.c.Log, Metrics: c.Metrics,
+			Gate: c.Gate, RunOnce: run, Log: k.c.Log, Metrics: c.Metrics, RoundGrace: c.RoundGrace,
 		}).Component()
 	}
 	return []daemon.Component{

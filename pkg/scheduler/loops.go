@@ -25,6 +25,8 @@ type LoopsConfig struct {
 	// Gate shuts all loops while the schema will not do; nil: never.
 	Gate    daemon.Gate
 	Metrics *daemon.LoopMetrics
+	// RoundGrace as in daemon.LoopConfig.
+	RoundGrace time.Duration
 }
 
 // Components are the scheduler's loops, to be started and stopped by a daemon.
@@ -35,7 +37,7 @@ func (s *Scheduler) Components(c LoopsConfig) []daemon.Component {
 		}
 		return daemon.LoopConfig{
 			Name: name, Interval: interval, Jitter: loopJitter, Disabled: disabled,
-			Gate: c.Gate, RunOnce: run, Log: s.c.Log, Metrics: c.Metrics,
+			Gate: c.Gate, RunOnce: run, Log: s.c.Log, Metrics: c.Metrics, RoundGrace: c.RoundGrace,
 		}
 	}
 	return []daemon.Component{
