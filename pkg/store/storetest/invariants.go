@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -379,9 +380,10 @@ func (w *world) checkContent() {
 	}
 }
 
-// diff compares two values of the domain field by field, content included.
+// diff compares two values of the domain field by field, content included. No
+// elements are no elements, whether the list is nil or empty.
 func diff(a, b any) string {
-	return cmp.Diff(a, b, cmp.Comparer(func(x, y interface{ Reveal() []byte }) bool {
+	return cmp.Diff(a, b, cmpopts.EquateEmpty(), cmp.Comparer(func(x, y interface{ Reveal() []byte }) bool {
 		return string(x.Reveal()) == string(y.Reveal())
 	}), cmp.Comparer(func(x, y interface{ Reveal() string }) bool { return x.Reveal() == y.Reveal() }))
 }

@@ -61,6 +61,12 @@ func machineFlags(t *testing.T) {
 	t.Helper()
 	given := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if !given["rapid.nofailfile"] {
+		// The seed that rapid prints is enough to repeat a failure.
+		if err := flag.Set("rapid.nofailfile", "true"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for name, env := range map[string]string{"rapid.checks": EnvMachineRuns, "rapid.steps": EnvMachineSteps} {
 		value := map[string]int{"rapid.checks": defaultMachineRuns, "rapid.steps": defaultMachineSteps}[name]
 		if s := os.Getenv(env); s != "" {
@@ -462,6 +468,7 @@ func drawLog(rt *rapid.T, m *machine) step {
 }
 
 func drawAdvance(rt *rapid.T, _ *machine) step {
-	d := rapid.SampledFrom([]time.Duration{time.Microsecond, time.Second, 10 * time.Second, 29 * time.Second, 61 * time.Second, 3 * time.Minute}).Draw(rt, "by")
+	// Whole seconds: an engine may count a host's signs of life once a second.
+	d := rapid.SampledFrom([]time.Duration{time.Second, time.Second, 10 * time.Second, 29 * time.Second, 61 * time.Second, 3 * time.Minute}).Draw(rt, "by")
 	return func(m *machine) any { return m.Clock.Advance(d) }
 }

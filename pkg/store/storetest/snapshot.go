@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -44,6 +45,11 @@ func (w *world) snapshot() snapshot {
 	}
 	s.Pools, _, err = w.Store.ListPools(bg(), store.Page{Size: 200})
 	w.must("list pools", err)
+	for i := range s.Pools {
+		if s.Pools[i].Name == berth.DefaultPool {
+			s.Pools[i].CreatedAt = time.Time{} // by the migration's clock
+		}
+	}
 	s.Plugins, _, err = w.Store.ListPlugins(bg(), store.Page{Size: 200})
 	w.must("list plugins", err)
 	s.Enrolments, _, err = w.Store.ListEnrolments(bg(), store.Page{Size: 200})
