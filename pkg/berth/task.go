@@ -181,8 +181,11 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 		return path + "." + field
 	}
 	t.Name = strings.TrimSpace(t.Name)
-	if len(t.Name) > MaxNameLen || !utf8.ValidString(t.Name) || strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		f.Add(at("name"), "the name is too long, has control characters or is no UTF-8", fmt.Sprintf("use at most %d printable characters", MaxNameLen))
+	if len(t.Name) > MaxNameLen || strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		f.Add(at("name"), "the name is too long or has control characters", fmt.Sprintf("use at most %d printable characters", MaxNameLen))
+	}
+	if !utf8.ValidString(t.Name) {
+		f.Add(at("name"), "the name is no UTF-8", "send text in UTF-8")
 	}
 	t.Tags = normaliseTags(at("tags"), t.Tags, f)
 	if t.Priority < MinPriority || t.Priority > MaxPriority {
