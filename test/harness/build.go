@@ -34,7 +34,7 @@ var shared = sync.OnceValues(func() (bench, error) {
 	if err != nil {
 		return bench{}, fmt.Errorf("go env GOMOD: %w", err)
 	}
-	args := append([]string{"build"}, buildFlags...)
+	args := append([]string{"build", "-ldflags=-s -w"}, buildFlags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "-o", b.bin+"/", "./cmd/...")...)
 	cmd.Dir = filepath.Dir(strings.TrimSpace(string(gomod)))
 	if out, err := cmd.CombinedOutput(); err != nil {

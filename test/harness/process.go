@@ -67,7 +67,7 @@ func Run(tb testing.TB, folder string, c Command) *Process {
 		p.signal(syscall.SIGKILL)
 		<-p.done
 		if tb.Failed() {
-			tb.Logf("%s ended with %s; %s ends with:\n%s%s", p.Name, p.cmd.ProcessState, p.LogPath, tail(p.LogPath, 3000), tail(p.ErrPath, 3000))
+			tb.Logf("%s ended with %s; %s ends with:\n%s%s", p.Name, p.cmd.ProcessState, p.LogPath, tail(p.LogPath, 1500), tail(p.ErrPath, 1500))
 		}
 	})
 	return p
