@@ -76,8 +76,8 @@ func (s *Server) Routes() identity.Routes { return s.roles }
 // Register adds the routes to e, which httpserver.New made. It fails when a
 // route has no role or a role no route.
 func (s *Server) Register(e *echo.Echo) error {
-	group := e.Group(BaseURL, s.cfg.Identity.Require(s.roles), s.inContext, s.validate)
-	RegisterHandlers(group, NewStrictHandler(s, nil))
+	router := guarded{e, []echo.MiddlewareFunc{s.cfg.Identity.Require(s.roles), s.inContext, s.validate}}
+	RegisterHandlersWithBaseURL(router, NewStrictHandler(s, nil), BaseURL)
 	return s.roles.Check(e, BaseURL)
 }
 
