@@ -34,12 +34,16 @@ func atomicChecks() []check {
 			w := newWorld(t, h)
 			s, hk := w.hooked()
 			call := op.prepare(w)
-			for at := 1; ; at++ {
-				if w.brokenOff(op, call, s, hk, at) {
-					return
-				}
+			before := w.snapshot()
+			for at := 1; !w.brokenOff(op, call, s, hk, at); at++ {
 				if at > 200 {
 					t.Fatal("the operation has no end")
+				}
+				if op.twoStep {
+					continue
+				}
+				if d := diff(before, w.snapshot()); d != "" {
+					t.Fatalf("the operation failed at statement %d and left something:\n%s", at, d)
 				}
 			}
 		}})
@@ -51,7 +55,6 @@ func atomicChecks() []check {
 // reports whether the operation was through before.
 func (w *world) brokenOff(op operation, call func(context.Context, store.Store) error, s store.Store, hk *hook, at int) (through bool) {
 	w.t.Helper()
-	before := w.snapshot()
 	ctx, cancel := context.WithCancel(bg())
 	defer cancel()
 	for _, fault := range []struct {
@@ -84,9 +87,6 @@ func (w *world) brokenOff(op operation, call func(context.Context, store.Store) 
 		}
 		if fault.name == "end of context" && !errors.Is(err, context.Canceled) {
 			w.t.Errorf("statement %d: the context ended, the error is %v", at, err)
-		}
-		if after := w.snapshot(); !op.twoStep && diff(before, after) != "" {
-			w.t.Fatalf("statement %d, %s: the operation failed and left something:\n%s", at, fault.name, diff(before, after))
 		}
 	}
 	return false

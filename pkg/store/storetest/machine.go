@@ -383,6 +383,13 @@ func drawRelease(rt *rapid.T, m *machine) step {
 	return func(m *machine) any {
 		a := m.agents[i]
 		answers, trs, err := m.Store.ReleaseAttempts(bg(), store.ReleaseParams{AgentCall: a.call(), Items: []store.Holder{holder(a.known[k])}, Draining: draining})
+		for j := range answers {
+			// Of an attempt that a cancel ended both words are true, and neither
+			// leaves the agent anything to do.
+			if answers[j].Status == store.LeaseCancelled {
+				answers[j].Status = store.LeaseGone
+			}
+		}
 		return m.told(answers, trs, err)
 	}
 }
