@@ -92,7 +92,7 @@ func (d DB) Exec(tb testing.TB, statements ...string) {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer pool.Close()
+	defer func() { _ = pool.Close() }()
 	for _, s := range statements {
 		if _, err := pool.Exec(s); err != nil {
 			tb.Fatalf("%s: %v", s, err)

@@ -27,8 +27,9 @@ const (
 	// maxBatches bounds one RunOnce.
 	maxBatches = 100
 
-	// DefaultReapInterval and DefaultHostsInterval are ± 20 %.
-	DefaultReapInterval  = 5 * time.Second
+	// DefaultReapInterval is between two sweeps for expired attempts, ± 20 %.
+	DefaultReapInterval = 5 * time.Second
+	// DefaultHostsInterval is between two looks for silent hosts, ± 20 %.
 	DefaultHostsInterval = 5 * time.Second
 	loopJitter           = 0.2
 )

@@ -54,7 +54,7 @@ func (s sqliteEngine) status(ctx context.Context) (version uint, dirty bool, err
 	if err != nil {
 		return 0, false, fmt.Errorf("open the SQLite file: %w", err)
 	}
-	defer pool.Close()
+	defer func() { _ = pool.Close() }()
 	var tables int
 	err = pool.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'schema_migrations'").Scan(&tables)
 	if err != nil || tables == 0 {
@@ -96,12 +96,12 @@ func (s sqliteEngine) verify(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the SQLite file: %w", err)
 	}
-	defer pool.Close()
+	defer func() { _ = pool.Close() }()
 	rows, err := pool.QueryContext(ctx, "PRAGMA foreign_key_check")
 	if err != nil {
 		return readError(err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	if rows.Next() {
 		var table, parent sql.NullString
 		var row, fk sql.NullInt64

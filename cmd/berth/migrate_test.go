@@ -1,0 +1,54 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/pkg/schema"
+)
+
+// migrateCommand runs a berth command line and returns its exit code and all it
+// printed.
+func migrateCommand(t *testing.T, env []string, args ...string) (code int, said string) {
+	t.Helper()
+	var out bytes.Buffer
+	code = run(t.Context(), append([]string{"migrate"}, args...), env, strings.NewReader(""), &out, &out)
+	return code, out.String()
+}
+
+func TestMigrate(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "berth.db")
+	env := []string{"BERTH_DATABASE_URL=sqlite://" + file, "HOME=" + t.TempDir()}
+	latest := schema.Latest()
+	steps := []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"status"}, 1, "try: berth migrate up"},
+		{[]string{"up"}, 0, fmt.Sprintf("schema version %d, this program wants %d: ready", latest, latest)},
+		{[]string{"status"}, 0, "ready"},
+		{[]string{"status", "-o", "json"}, 0, fmt.Sprintf(`"version":%d`, latest)},
+		{[]string{"down"}, 0, "schema_behind"},
+		{[]string{"force", "99"}, 1, "this program knows versions"},
+		{[]string{"force", "many"}, 2, "is no version"},
+		{[]string{"force", fmt.Sprint(latest - 1)}, 0, "schema_behind"},
+		{[]string{"down", "--steps", fmt.Sprint(latest)}, 0, "schema version 0"},
+		{[]string{"down", "--steps", "0"}, 1, "at least 1"},
+		{[]string{"up", "--database-url", file + "-other"}, 0, "ready"},
+		{[]string{"up", "--database-url", "mysql://u:hunter2@h/d"}, 1, "unusable database URL"},
+		{[]string{"sideways"}, 2, "no command"},
+	}
+	for _, s := range steps {
+		code, said := migrateCommand(t, env, s.args...)
+		if code != s.code || !strings.Contains(said, s.says) || strings.Contains(said, "hunter2") {
+			t.Errorf("migrate %v: code %d, said %q; want %d, %q", s.args, code, said, s.code, s.says)
+		}
+	}
+	if code, said := migrateCommand(t, nil, "status"); code != 2 || !strings.Contains(said, "BERTH_DATABASE_URL") {
+		t.Errorf("without a database: %d %q", code, said)
+	}
+}
