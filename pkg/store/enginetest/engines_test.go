@@ -45,8 +45,4 @@ func onSQLite() storetest.Harness {
 	}
 }
 
-func TestMachineOnSQLite(t *testing.T) { storetest.RunMachine(t, onSQLite()) }
-
-func TestMachineOnPostgres(t *testing.T) { storetest.RunMachine(t, onPostgres()) }
-
 func TestEnginesAgree(t *testing.T) { storetest.Compare(t, onPostgres(), onSQLite()) }

@@ -24,7 +24,7 @@ const (
 	EnvMachineRuns  = "BERTH_TEST_MACHINE_RUNS"
 	EnvMachineSteps = "BERTH_TEST_MACHINE_STEPS"
 
-	defaultMachineRuns  = 30
+	defaultMachineRuns  = 15
 	defaultMachineSteps = 40
 )
 
@@ -41,7 +41,8 @@ func RunMachine(t *testing.T, h Harness) {
 }
 
 // Compare runs the same random sequences on two engines, and compares all
-// answers and the whole visible state after each step.
+// answers and the whole visible state after each step. The invariants are
+// checked on b, and so hold on a as well.
 func Compare(t *testing.T, a, b Harness) {
 	machineFlags(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -51,6 +52,7 @@ func Compare(t *testing.T, a, b Harness) {
 				if d := diff(pair[0].snapshot(), pair[1].snapshot()); d != "" {
 					rt.Fatalf("after %s: %s and %s differ (-%s +%s):\n%s", pair[0].last, a.Name, b.Name, a.Name, b.Name, d)
 				}
+				pair[1].checkInvariants()
 			}))
 		})
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -20,6 +21,7 @@ func placementChecks() []check {
 		in("heads come in order after their cursors", placeHeads),
 		in("a placement makes an attempt, a lease and a higher fence", placeApply),
 		in("what is gone is silently not placed", placeStale),
+		in("nothing is placed where the bit went down meanwhile", placeUnfit),
 		in("one device and one task are used once", placeOnce),
 		in("an error rolls the round back", placeRollback),
 		in("two rounds at once place nothing twice", placeAtOnce),
@@ -230,6 +232,46 @@ func placeStale(w *world) {
 	}
 	if placed := w.apply(nil); len(placed) != 0 {
 		w.t.Errorf("no plan placed %v", placed)
+	}
+}
+
+// placeUnfit plans, makes the device unfit, and applies the plan: the list of
+// free devices does not protect a round that has read it already (I14).
+func placeUnfit(w *world) {
+	for name, spoil := range map[string]func(a *agent){
+		"draining heartbeat": func(a *agent) {
+			_, err := w.Store.Heartbeat(bg(), store.HeartbeatParams{AgentCall: a.call(), Draining: true})
+			w.must("heartbeat", err)
+		},
+		"draining sync": func(a *agent) { a.sync(func(p *store.SyncParams) { p.Draining = true }) },
+		"absent device": func(a *agent) { a.sync(func(p *store.SyncParams) { p.Devices = nil }) },
+		"bad health":    func(a *agent) { a.sync(func(p *store.SyncParams) { p.Devices[0].Health = berth.HealthQuarantined }) },
+		"silent host": func(*agent) {
+			w.Clock.Advance(w.Timings.HostOfflineAfter + time.Second)
+			_, err := w.Store.MarkSilentHosts(bg(), w.keeper, 100)
+			w.must("silent hosts", err)
+		},
+		"unclean device": func(a *agent) {
+			pinned := w.submit(withSelector("berth.dev/device=" + string(a.ids[0])))
+			w.apply([]store.Placement{{Head: w.headOf(pinned.ID), Attempt: newID[berth.AttemptID](w.Env), Device: a.ids[0], Host: a.id, Version: pluginVersion}})
+			as := a.one(pinned.ID)
+			a.start(as)
+			a.completed(as, berth.OutcomeSucceeded, unclean)
+		},
+	} {
+		a := w.host("h-"+strings.ReplaceAll(name, " ", "-"), 1)
+		task := w.submit()
+		plan := w.planned()
+		if len(plan) != 1 || plan[0].Device != a.ids[0] {
+			w.t.Fatalf("%s: planned %+v", name, plan)
+		}
+		spoil(a)
+		if placed := w.apply(plan); len(placed) != 0 {
+			w.t.Errorf("I14: %s: placed %v", name, placed)
+		}
+		w.state(task.ID, berth.StateQueued)
+		w.cancel(task.ID)
+		a.sync(func(p *store.SyncParams) { p.Draining = true })
 	}
 }
 
