@@ -85,6 +85,7 @@ func TestCancelledCallersLeaveNoOpenTransaction(t *testing.T) {
 		}
 	}
 	w.on(nil)
+	w.stopInMidStatement()
 	w.must(w.s.Close())
 	if err := server.Stop(false); err != nil {
 		t.Fatal(err)
@@ -96,6 +97,33 @@ func TestCancelledCallersLeaveNoOpenTransaction(t *testing.T) {
 			t.Errorf("the server logged: %s", line)
 		}
 	}
+}
+
+// stopInMidStatement ends a caller's context while the server works on its
+// statement: the statement is waited for, and what it began rolled back.
+func (w *installation) stopInMidStatement() {
+	w.t.Helper()
+	other := w.conn()
+	lock, err := other.Begin(w.t.Context())
+	w.must(err)
+	_, err = lock.Exec(w.t.Context(), `SELECT 1 FROM hosts FOR NO KEY UPDATE`)
+	w.must(err)
+	ctx, cancel := context.WithCancel(w.t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.s.Heartbeat(ctx, store.HeartbeatParams{AgentCall: w.call(), Draining: true})
+		ended <- err
+	}()
+	w.lockWaiters(w.conn(), 1)
+	cancel()
+	w.must(lock.Rollback(w.t.Context()))
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		w.t.Errorf("stopped in mid-statement: %v, want the context's error", err)
+	}
+	if h, err := w.s.GetHost(w.t.Context(), w.host); err != nil || h.Draining {
+		w.t.Errorf("what was stopped has left its mark: draining %v, %v", h.Draining, err)
+	}
+	w.must(other.Close(w.t.Context()))
 }
 
 // What leaves the engine is a kind of pkg/berth and a code, never the driver's
