@@ -13,6 +13,10 @@ import (
 	"time"
 )
 
+// EnvBin names the environment variable with a folder of programs to test
+// instead of building them.
+const EnvBin = "BERTH_TEST_BIN"
+
 const buildLimit = 8 * time.Minute
 
 // bench is what the tests of a process share: the folder and the programs.
@@ -27,21 +31,28 @@ var shared = sync.OnceValues(func() (bench, error) {
 	if err := startJanitor(root); err != nil {
 		return bench{}, err
 	}
+	if bin := os.Getenv(EnvBin); bin != "" {
+		return bench{root: root, bin: bin}, nil
+	}
 	b := bench{root: root, bin: filepath.Join(root, "bin")}
+	return b, b.build()
+})
+
+func (b bench) build() error {
 	ctx, cancel := context.WithTimeout(context.Background(), buildLimit)
 	defer cancel()
 	gomod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
-		return bench{}, fmt.Errorf("go env GOMOD: %w", err)
+		return fmt.Errorf("go env GOMOD: %w", err)
 	}
 	args := append([]string{"build", "-ldflags=-s -w"}, buildFlags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "-o", b.bin+"/", "./cmd/...")...)
 	cmd.Dir = filepath.Dir(strings.TrimSpace(string(gomod)))
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return bench{}, fmt.Errorf("go build ./cmd/...: %w\n%s", err, out)
+		return fmt.Errorf("go build ./cmd/...: %w\n%s", err, out)
 	}
-	return b, nil
-})
+	return nil
+}
 
 // Program returns the path of a built program of cmd/.
 func Program(tb testing.TB, name string) string {

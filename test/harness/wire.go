@@ -5,6 +5,8 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -189,4 +191,31 @@ func (w *Wire) Call(ctx context.Context, method, path string, in any) (status in
 	}
 	body, err = io.ReadAll(res.Body)
 	return res.StatusCode, body, errors.Join(err, res.Body.Close())
+}
+
+// Upload sends bytes of an attempt, as a log chunk or an artifact.
+func (w *Wire) Upload(ctx context.Context, path string, fence berth.Fence, content []byte) (status int, body []byte, err error) {
+	digest := sha256.Sum256(content)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, w.url+path, bytes.NewReader(content))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	req.Header.Set("Authorization", "Bearer "+w.Access)
+	req.Header.Set(protocol.HeaderEpoch, strconv.FormatInt(int64(w.Epoch), 10))
+	req.Header.Set(protocol.HeaderFence, strconv.FormatInt(int64(fence), 10))
+	req.Header.Set(protocol.HeaderDigest, "sha-256="+hex.EncodeToString(digest[:]))
+	res, err := w.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	body, err = io.ReadAll(res.Body)
+	return res.StatusCode, body, errors.Join(err, res.Body.Close())
+}
+
+// At is the same host speaking to the server at another URL.
+func (w *Wire) At(url string) *Wire {
+	other := *w
+	other.url = url
+	return &other
 }
