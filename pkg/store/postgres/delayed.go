@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -89,7 +90,7 @@ func (s *Store) GiveUp(ctx context.Context, actor berth.Actor, limit int) (moves
 		if err := t.removeTokens(`DELETE FROM delayed WHERE task_id = ANY ($1)`, failed); err != nil {
 			return err
 		}
-		all := append(queued, failed...)
+		all := slices.Concat(queued, failed)
 		if err := t.lockTasks(mapped(all, func(w waiting) berth.TaskID { return w.task })); err != nil {
 			return err
 		}

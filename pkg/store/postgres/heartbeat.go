@@ -3,8 +3,6 @@ package postgres
 import (
 	"context"
 
-	"github.com/jackc/pgx/v5/pgtype"
-
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
@@ -53,7 +51,7 @@ func (t *tx) changedHeartbeat(p store.HeartbeatParams) (berth.HostState, error) 
 		if _, err := t.exec(`
 UPDATE devices d SET health = e.health, updated_at = $2
 FROM unnest($3::uuid[], $4::text[]) AS e (id, health) WHERE d.id = e.id AND d.host_id = $1 AND d.health <> e.health`,
-			uid(p.Host), h.now, mapped(changed, func(id berth.DeviceID) pgtype.UUID { return uid(id) }),
+			uid(p.Host), h.now, uids(changed),
 			mapped(changed, func(id berth.DeviceID) string { return string(p.Health[id]) })); err != nil {
 			return "", err
 		}
