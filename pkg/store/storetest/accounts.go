@@ -78,8 +78,16 @@ func users(w *world) {
 }
 
 func logins(w *world) {
+	u := berth.User{ID: newID[berth.UserID](w.Env), Name: "ann", Roles: []berth.Role{berth.RoleViewer}}
+	w.must("create", w.Store.CreateUser(bg(), w.operator, u, redact.NewString("hash")))
 	w.must("login", w.Store.RecordLogin(bg(), w.operator, "ann", true))
-	w.must("refused login", w.Store.RecordLogin(bg(), w.operator, "bob", false))
+	w.must("refused login", w.Store.RecordLogin(bg(), w.operator, "a "+marker+" in the wrong field", false))
+	if n := w.acted(berth.AuditLogin, "user", string(u.ID)); n != 1 {
+		w.t.Errorf("%d rows of the login", n)
+	}
+	if n := w.acted(berth.AuditLoginFailed, "user", store.UnknownUser); n != 1 {
+		w.t.Errorf("%d rows of the refused login", n)
+	}
 	got := map[berth.AuditAction]int{}
 	for _, row := range w.audit("", "") {
 		got[row.Action]++

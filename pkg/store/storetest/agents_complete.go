@@ -421,6 +421,10 @@ func releaseFive(w *world) {
 	if got := w.task(id).Budget; got != 1 {
 		w.t.Errorf("no try used and one added give a budget of %d", got)
 	}
+	for range berth.MaxHandBacks - 1 { // they count anew
+		a.handBack(id, false)
+		w.state(id, berth.StateQueued)
+	}
 	a.completed(a.again(id), berth.OutcomeSucceeded)
 }
 
