@@ -12,6 +12,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -138,12 +139,17 @@ func (s *Server) listen(logger *zap.Logger) {
 // User makes a user and returns its id.
 func (s *Server) User(name string, roles ...berth.Role) berth.UserID {
 	s.tb.Helper()
-	hash, err := identity.HashPassword("password", redact.NewString(Password))
+	hash, err := passwordHash()
 	must(s.tb, err)
 	u := berth.User{ID: berth.UserID(newID()), Name: name, Roles: roles}
 	must(s.tb, s.Store.CreateUser(s.ctx(), s.Admin, u, hash))
 	return u.ID
 }
+
+// passwordHash is made once a process: it costs what a login costs.
+var passwordHash = sync.OnceValues(func() (redact.String, error) {
+	return identity.HashPassword("password", redact.NewString(Password))
+})
 
 // Token logs a user in and returns the access token.
 func (s *Server) Token(name string) string {

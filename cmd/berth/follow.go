@@ -68,8 +68,8 @@ func (c *cli) change(ctx context.Context, api *client.Client, t client.Task) (st
 		}
 		return line, nil
 	}
-	if t.Reason != "" && t.Reason != string(t.State) {
-		return fmt.Sprintf("%s (%s)", t.State, t.Reason), nil
+	if why := reason(t); why != "" {
+		return fmt.Sprintf("%s (%s)", t.State, why), nil
 	}
 	return string(t.State), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
 
@@ -28,7 +29,11 @@ func (c *cli) remember(id string) {
 // taskID is the id that an argument means.
 func (c *cli) taskID(arg string) (string, error) {
 	if arg != "@last" {
-		return strings.ToLower(arg), nil
+		id := strings.ToLower(strings.TrimSpace(arg))
+		if !berth.ValidID(id) {
+			return "", &usageError{what: fmt.Sprintf("%q is no task id", clip(printable(arg), 40)), remedy: "berth task list shows the ids; @last is the task submitted last from here"}
+		}
+		return id, nil
 	}
 	l, err := readLogins(c.loginFile())
 	if err != nil {
@@ -239,10 +244,18 @@ func (c *cli) printTasks(tasks []client.Task) {
 	for _, t := range tasks {
 		rows = append(rows, []any{
 			t.ID, c.stateWord(t.State), clip(t.Name, 30), t.Plugin, t.Pool, t.Priority, fmt.Sprintf("%d/%d", t.Tries, t.MaxTries),
-			c.since(t.SubmittedAt), t.Reason,
+			c.since(t.SubmittedAt), reason(t),
 		})
 	}
 	c.printTable([]any{"id", "state", "name", "plugin", "pool", "prio", "tries", "age", "reason"}, rows, "No tasks.")
+}
+
+// reason is a finished task's, unless its state says the same.
+func reason(t client.Task) string {
+	if t.Reason == string(t.State) {
+		return ""
+	}
+	return t.Reason
 }
 
 func newTaskWatchCommand(c *cli) *cobra.Command {
