@@ -75,15 +75,8 @@ func (w *Wire) Authenticate(tb testing.TB) {
 // Sync reports process devices with these labels as a new process of the host.
 func (w *Wire) Sync(tb testing.TB, labels ...map[string]string) protocol.SyncResponse {
 	tb.Helper()
-	req := protocol.SyncRequest{
-		ProtocolVersions: []int{protocol.Version}, Instance: random(), JournalEpoch: w.Epoch, AgentVersion: "test",
-		Plugins: []protocol.Plugin{{PluginVersion: berth.PluginVersion{Name: "process.run", Version: "1.0.0"}}},
-	}
-	for i, l := range labels {
-		req.Devices = append(req.Devices, protocol.Device{
-			Driver: "process", HardwareID: strconv.Itoa(i), Name: fmt.Sprintf("slot %d", i), Labels: l, Health: berth.HealthGood, Clean: true,
-		})
-	}
+	req := SyncRequest(labels...)
+	req.JournalEpoch = w.Epoch
 	var res protocol.SyncResponse
 	w.Epoch = 0
 	w.Must(tb, http.MethodPost, protocol.PathSync, req, &res)
@@ -99,6 +92,20 @@ func (w *Wire) Sync(tb testing.TB, labels ...map[string]string) protocol.SyncRes
 func (w *Wire) Heartbeat(tb testing.TB) {
 	tb.Helper()
 	w.Must(tb, http.MethodPost, protocol.PathHeartbeat, protocol.HeartbeatRequest{}, nil)
+}
+
+// SyncRequest of a new process with these process devices.
+func SyncRequest(labels ...map[string]string) protocol.SyncRequest {
+	req := protocol.SyncRequest{
+		ProtocolVersions: []int{protocol.Version}, Instance: random(), AgentVersion: "test",
+		Plugins: []protocol.Plugin{{PluginVersion: berth.PluginVersion{Name: "process.run", Version: "1.0.0"}}},
+	}
+	for i, l := range labels {
+		req.Devices = append(req.Devices, protocol.Device{
+			Driver: "process", HardwareID: strconv.Itoa(i), Name: fmt.Sprintf("slot %d", i), Labels: l, Health: berth.HealthGood, Clean: true,
+		})
+	}
+	return req
 }
 
 // Claim polls until it holds the number of attempts that are wanted.
