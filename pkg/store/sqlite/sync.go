@@ -184,6 +184,10 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 	for _, a := range live {
 		known[store.HeldAttempt{Attempt: a.ID, Fence: a.Fence}] = a
 	}
+	seen := map[berth.DeviceID]berth.Fence{}
+	for i, id := range res.Devices {
+		seen[id] = p.Devices[i].HighestFence
+	}
 	held := map[berth.AttemptID]bool{}
 	for _, x := range p.Held {
 		a, ok := known[x]
@@ -209,7 +213,7 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 			}
 			res.Transitions = append(res.Transitions, tr)
 		default:
-			if err := redeliver(t, a); err != nil {
+			if err := redeliver(t, a, seen[a.Device]); err != nil {
 				return err
 			}
 			res.Undelivered = append(res.Undelivered, a.ID)
@@ -219,10 +223,15 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 }
 
 // redeliver lets any claim take an attempt whose claim's answer the agent does
-// not have.
-func redeliver(t *tx, a attempt) error {
-	if a.State != berth.AttemptClaimed {
-		return nil
+// not have. One whose fence the agent would refuse, because it has seen a higher
+// one (the database was restored), gets one above that.
+func redeliver(t *tx, a attempt, seen berth.Fence) error {
+	fence := a.Fence
+	if seen > fence {
+		fence = seen + 1
 	}
-	return t.execOne("UPDATE attempts SET claim_epoch = 0 WHERE id = ?1", a.ID)
+	if _, err := t.exec("UPDATE leases SET fence = ?2 WHERE device_id = ?1 AND fence < ?2", a.Device, fence); err != nil {
+		return err
+	}
+	return t.execOne("UPDATE attempts SET claim_epoch = 0, fence = ?2 WHERE id = ?1", a.ID, fence)
 }
