@@ -200,6 +200,11 @@ func settle(ctx context.Context, res Result) Result {
 // acquire takes the device for a use, or says why not. The returned context
 // ends with ctx, and when Kill or Close ask for it.
 func (r *Runtime) acquire(ctx context.Context, id DeviceID, run RunID) (context.Context, *hold, error) {
+	return r.take(ctx, id, run, false)
+}
+
+// take is acquire; unclean allows it of an unclean device, for cleaning.
+func (r *Runtime) take(ctx context.Context, id DeviceID, run RunID, unclean bool) (context.Context, *hold, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -213,7 +218,7 @@ func (r *Runtime) acquire(ctx context.Context, id DeviceID, run RunID) (context.
 	if h.busy {
 		return nil, nil, fmt.Errorf("%w: %q", ErrBusy, id)
 	}
-	if h.unclean {
+	if h.unclean && !unclean {
 		return nil, nil, fmt.Errorf("%w: %q", ErrUnclean, id)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -260,12 +265,7 @@ func (r *Runtime) Clean(ctx context.Context, id DeviceID) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	if h := r.holds[id]; h != nil && !h.busy {
-		h.unclean = false // so that acquire lets us in; release judges anew
-	}
-	r.mu.Unlock()
-	cleanCtx, h, err := r.acquire(ctx, id, "")
+	cleanCtx, h, err := r.take(ctx, id, "", true) // release judges anew
 	if err != nil {
 		return err
 	}
