@@ -60,6 +60,10 @@ type Agent struct {
 
 	resync chan struct{} // asks for a sync
 	synced chan struct{} // closed after the first sync
+	// starts is held for reading while a start is asked for, and for writing
+	// during a sync: the server ends as lost what runs and is not in the sync's
+	// list of what is held, so nothing may start between the two.
+	starts sync.RWMutex
 
 	mu       sync.Mutex
 	settings protocol.Settings
@@ -138,7 +142,9 @@ func (a *Agent) setReady(ok bool) {
 // Run enrols if need be, syncs, and works until ctx ends; then it releases what
 // had not started, kills what runs, hands in all it can within StopWithin and
 // returns nil. An error means that this agent may not go on: a newer one of the
-// host runs (berth.ErrStaleEpoch), the host was revoked, or it was not let in.
+// host runs (berth.ErrStaleEpoch), or the server refuses what it reports. A host
+// whose key is refused (it was revoked, or its clock is wrong) keeps asking and
+// is not Ready.
 func (a *Agent) Run(ctx context.Context) error {
 	defer func() { _ = a.journal.Close() }()
 	if err := a.identify(ctx); err != nil {
@@ -150,7 +156,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	loops, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
-	if err := a.sync(loops, holdCtx); err != nil {
+	if err := a.sync(loops); err != nil {
 		return stopped(ctx, err)
 	}
 	close(a.synced)
@@ -158,13 +164,13 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.resumeFinished(holdCtx)
 
 	var wg sync.WaitGroup
-	for _, loop := range []func(loops, holds context.Context) error{a.claimLoop, a.heartbeatLoop, a.syncLoop} {
-		wg.Go(func() {
-			if err := loop(loops, holdCtx); err != nil {
-				stop(err)
-			}
-		})
-	}
+	wg.Go(func() { a.claimLoop(loops, holdCtx) })
+	wg.Go(func() { a.heartbeatLoop(loops) })
+	wg.Go(func() {
+		if err := a.syncLoop(loops); err != nil {
+			stop(err)
+		}
+	})
 	// Renewals and fences go on until nothing is held.
 	keep, stopKeeping := context.WithCancel(holdCtx)
 	defer stopKeeping()
@@ -193,12 +199,16 @@ func stopped(ctx context.Context, err error) error {
 // stopHolds ends everything that is held and waits until it was handed in, or,
 // after StopWithin, until the work is dead and the reporting broken off.
 func (a *Agent) stopHolds(cause error, breakOff context.CancelCauseFunc) {
+	superseded := errors.Is(cause, berth.ErrStaleEpoch)
 	why := errStopping
-	if errors.Is(cause, berth.ErrStaleEpoch) {
+	if superseded {
 		why = errGone // a newer agent decides now
 	}
 	for _, h := range a.held() {
 		h.end(why)
+	}
+	if superseded {
+		breakOff(errGone) // nothing of ours is taken any more
 	}
 	done := make(chan struct{})
 	go func() { a.work.Wait(); close(done) }()
@@ -251,6 +261,24 @@ func (a *Agent) conf() protocol.Settings {
 	defer a.mu.Unlock()
 	return a.settings
 }
+
+// call does one request under the agent's epoch. An answer that this is not the
+// server's epoch is for the sync to judge: a newer agent runs, or the database
+// was restored and a sync is on its way. It asks for one, and the error is a
+// passing one; when this agent was superseded, the sync ends it.
+func (a *Agent) call(ctx context.Context, method, path string, in, out any, opt callOptions) error {
+	err := a.api.call(ctx, method, path, in, out, opt)
+	for _, code := range []string{protocol.CodeStaleEpoch, protocol.CodeEpochAhead} {
+		if isCode(err, code) {
+			a.askSync()
+			return fmt.Errorf("%s %s: %s: %w", method, path, code, errResync)
+		}
+	}
+	return err
+}
+
+// errResync: the call can be repeated after a sync.
+var errResync = errors.New("the epoch must be settled by a sync first")
 
 // timeout bounds one request that is no long poll and no upload.
 func (a *Agent) timeout() callOptions {

@@ -72,13 +72,18 @@ type world struct {
 	log     *zap.Logger
 	token   redact.String
 	pool    berth.Pool
+	last    *Agent // the one that was started last
 }
 
-// cuttable is a proxy between agent and server that can be cut.
+// cuttable is a proxy between agent and server that can be cut, and that shows
+// each request to a test before it goes on.
 type cuttable struct {
 	*httptest.Server
-	cut atomic.Bool
+	cut  atomic.Bool
+	seen atomic.Pointer[func(*http.Request)]
 }
+
+func (c *cuttable) show(f func(*http.Request)) { c.seen.Store(&f) }
 
 func newWorld(t *testing.T, change ...func(*berth.Timings)) *world {
 	t.Helper()
@@ -126,6 +131,9 @@ func newCuttable(t *testing.T, target string) *cuttable {
 				_ = conn.Close()
 			}
 			return
+		}
+		if f := c.seen.Load(); f != nil {
+			(*f)(r)
 		}
 		rp.ServeHTTP(w, r)
 	}))
@@ -190,6 +198,7 @@ func (w *world) start(slots int) (stop func() error, ended <-chan struct{}) {
 	must(w.t, err)
 	a, err := New(Config{Server: w.proxy.URL, StateDir: w.dir, Name: "host-1", EnrolmentToken: w.token, Runtime: rt.Runtime, Version: "test", Logger: w.log, StopWithin: 5 * time.Second})
 	must(w.t, err)
+	w.last = a
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	var result error

@@ -18,7 +18,10 @@ import (
 // Reasons that the agent itself gives to ended attempts.
 const (
 	reasonFenced         = "fenced"           // no renewal succeeded in time
+	reasonNotAnswered    = "start_unanswered" // whether it may start was not told in time; nothing was done
 	reasonAgentStopped   = "agent_stopped"    // the agent was told to stop
+	reasonDeviceUnknown  = "device_unknown"   // assigned to a device that this host does not have (any more)
+	reasonOlderFence     = "older_fence"      // assigned under a fence below one that was acted under
 	reasonDeviceRefused  = "device_refused"   // busy, unclean or gone on this host
 	reasonPluginMissing  = "plugin_missing"   // not provided here any more
 	reasonInvalidPayload = "invalid_payload"  // against the plugin's schema
@@ -36,34 +39,36 @@ func (a *Agent) execute(h *hold) {
 		return
 	}
 	end, ran := a.perform(h)
-	<-h.dev.use
-	switch {
-	case !ran:
-		return
-	case errors.Is(h.cause(), errGone):
+	gone := ran && errors.Is(h.cause(), errGone)
+	if gone {
 		// Whatever came of it, somebody else decided. The device is proved clean,
 		// so that it can be used again.
 		a.done(h, "gone")
 		a.removeRun(h.Attempt)
 		a.prove(h, end.DeviceClean)
-		return
 	}
-	a.handIn(h, end)
+	<-h.dev.use
+	if ran && !gone {
+		a.handIn(h, end)
+	}
 }
 
 // perform asks for the start and runs the work. It returns when the work is
 // dead. ran is false when nothing is left to report.
 func (a *Agent) perform(h *hold) (end completion, ran bool) {
-	granted, known := a.start(h)
-	switch {
-	case !known && errors.Is(h.cause(), errStopping):
+	switch a.start(h) {
+	case startUnasked:
 		a.handBack(h)
 		return end, false
-	case !known:
+	case startUnknown:
+		if errors.Is(h.cause(), errStopping) {
+			a.handBack(h)
+			return end, false
+		}
 		// The start may have been committed. Say that nothing was done.
-		end = completionOf(h, failed(reasonFenced))
+		end = completionOf(h, failed(reasonNotAnswered))
 		return end, a.finish(h, end)
-	case !granted:
+	case startRefused:
 		return end, false
 	}
 	if err := a.journal.Append(h.record(StageStarted)); err != nil {
@@ -72,6 +77,7 @@ func (a *Agent) perform(h *hold) (end completion, ran bool) {
 		return end, a.finish(h, end)
 	}
 	h.setStage(StageStarted)
+	a.fenceIfDue(h, a.clock()) // the machine may have slept since the answer
 	end = a.run(h)
 	return end, a.finish(h, end)
 }
@@ -81,23 +87,37 @@ func failed(reason string) runtime.Result {
 	return runtime.Result{Outcome: runtime.OutcomeInfraFailed, Reason: runtime.Code(reason), DeviceClean: true}
 }
 
+// started is what came of asking for a start.
+type started int
+
+const (
+	startUnasked started = iota // the hold ended before; nothing was sent
+	startUnknown                // sent, and not answered
+	startRefused                // answered: never begin; nothing is left to report
+	startGranted
+)
+
 // start asks the server whether the work may begin, until it answers or the
-// hold ends; a repeat gets the same decision. known is false when there was no
-// answer.
-func (a *Agent) start(h *hold) (granted, known bool) {
+// hold ends; a repeat gets the same decision.
+func (a *Agent) start(h *hold) started {
 	if h.cause() != nil {
-		return false, false
+		return startUnasked
 	}
 	if err := a.journal.Append(h.record(StageStarting)); err != nil {
 		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", a.fields(h, zap.Error(err))...)
-		return false, true
+		return startRefused
 	}
 	h.setStage(StageStarting)
 	var ans protocol.LeaseAnswer
 	err := retry(h.ctx, func() error {
+		a.starts.RLock()
+		defer a.starts.RUnlock()
+		if h.ctx.Err() != nil {
+			return h.ctx.Err() // a sync that we waited for ended it
+		}
 		sent := a.clock()
 		var res protocol.LeaseResponse
-		err := a.api.call(h.ctx, http.MethodPost, protocol.PathStart, protocol.StartRequest{Items: []protocol.Holder{h.holder()}}, &res, a.timeout())
+		err := a.call(h.ctx, http.MethodPost, protocol.PathStart, protocol.StartRequest{Items: []protocol.Holder{h.holder()}}, &res, a.timeout())
 		if err != nil {
 			return err
 		}
@@ -112,19 +132,16 @@ func (a *Agent) start(h *hold) (granted, known bool) {
 	})
 	switch {
 	case err != nil:
-		if stop := a.refused(err); stop != nil {
-			h.end(errGone)
-		}
 		a.log.Warn("start was not answered", a.fields(h, zap.Error(err))...)
-		return false, false
+		return startUnknown
 	case ans.Status != "granted":
 		a.log.Info("not started", a.fields(h, zap.String("answer", ans.Status))...)
 		a.done(h, ans.Status)
-		return false, true
+		return startRefused
 	case ans.Cancel:
 		h.end(errCancelled)
 	}
-	return true, true
+	return startGranted
 }
 
 // run does the work and returns when it is dead.
@@ -194,7 +211,7 @@ func (a *Agent) handBack(h *hold) {
 	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reasonAgentStopped, Draining: true}
 	var res protocol.LeaseResponse
 	err := retry(ctx, func() error {
-		return a.api.call(ctx, http.MethodPost, protocol.PathRelease, req, &res, a.timeout())
+		return a.call(ctx, http.MethodPost, protocol.PathRelease, req, &res, a.timeout())
 	})
 	if err != nil {
 		a.log.Warn("not handed back; the leasekeeper will", a.fields(h, zap.Error(err))...)
@@ -246,7 +263,7 @@ func (a *Agent) prove(h *hold, clean bool) {
 		}
 	}
 	err := retry(ctx, func() error {
-		return a.api.call(ctx, http.MethodPost, fill(protocol.PathClean, "id", string(h.Device)), protocol.CleanRequest{Fence: h.Fence}, nil, a.timeout())
+		return a.call(ctx, http.MethodPost, fill(protocol.PathClean, "id", string(h.Device)), protocol.CleanRequest{Fence: h.Fence}, nil, a.timeout())
 	})
 	if err != nil && !permanent(err) {
 		a.log.Warn("the device could not be reported clean", a.fields(h, zap.Error(err))...)

@@ -180,9 +180,13 @@ func (j *Journal) compact() error {
 	for _, id := range slices.Sorted(maps.Keys(j.open)) {
 		fault = errors.Join(fault, enc.Encode(j.open[id]))
 	}
-	fault = errors.Join(fault, tmp.Sync(), os.Rename(tmp.Name(), j.path), syncDir(filepath.Dir(j.path)))
 	info, err := tmp.Stat()
-	if fault = errors.Join(fault, err); fault != nil {
+	// Only a whole file replaces the journal: one cut by a full disk would forget
+	// fences and epoch.
+	if fault = errors.Join(fault, err, tmp.Sync()); fault == nil {
+		fault = os.Rename(tmp.Name(), j.path)
+	}
+	if fault != nil {
 		_ = tmp.Close()
 		return fmt.Errorf("journal: %w", fault)
 	}
@@ -190,7 +194,7 @@ func (j *Journal) compact() error {
 		_ = j.f.Close()
 	}
 	j.f, j.size = tmp, info.Size()
-	return nil
+	return syncDir(filepath.Dir(j.path))
 }
 
 // Epoch is the highest epoch seen.

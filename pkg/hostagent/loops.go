@@ -20,7 +20,7 @@ const claimBatch = 100
 
 // claimLoop takes the attempts that were assigned to this host. An answer that
 // was lost is asked for again under the same claim id.
-func (a *Agent) claimLoop(ctx, holds context.Context) error {
+func (a *Agent) claimLoop(ctx, holds context.Context) {
 	claim := uuid.NewString()
 	failures := 0
 	for ctx.Err() == nil {
@@ -28,17 +28,14 @@ func (a *Agent) claimLoop(ctx, holds context.Context) error {
 		req := protocol.ClaimRequest{ClaimID: claim, Wait: protocol.MillisOf(wait), Max: claimBatch}
 		sent := a.clock()
 		var res protocol.ClaimResponse
-		err := a.api.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})
-		if stop := a.refused(err); stop != nil {
-			return stop
-		}
+		err := a.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})
 		if err != nil {
 			failures++
 			if failures == 1 && ctx.Err() == nil {
 				a.log.Warn("claim failed", zap.Error(err))
 			}
 			if !sleep(ctx, jitter(min(time.Duration(failures)*200*time.Millisecond, 5*time.Second), 0.2)) {
-				return nil
+				return
 			}
 			continue
 		}
@@ -47,9 +44,14 @@ func (a *Agent) claimLoop(ctx, holds context.Context) error {
 			a.accept(holds, as, sent)
 		}
 		claim = uuid.NewString()
+		if len(res.Attempts) == 0 && a.clock()-sent < emptyClaimEvery && !sleep(ctx, jitter(emptyClaimEvery, 0.2)) {
+			return // an empty answer at once is a server that stops
+		}
 	}
-	return nil
 }
+
+// emptyClaimEvery spaces claims that are answered empty without a wait.
+const emptyClaimEvery = time.Second
 
 // accept journals an assignment and begins to execute it. What is known already
 // (a repeated answer) is left alone.
@@ -61,18 +63,18 @@ func (a *Agent) accept(ctx context.Context, as protocol.Assignment, sent time.Du
 	case known:
 		return
 	case dev == nil:
-		a.log.Error("assigned a device that this host does not have", zap.String("device_id", string(as.Device)), zap.String("attempt_id", string(as.Attempt)))
-		a.askSync()
+		a.decline(ctx, as, reasonDeviceUnknown)
 		return
 	case as.Fence < a.journal.Fence(dev.key):
 		// An older lease than one we acted under: the database was restored.
-		a.log.Error("assigned under an older fence", zap.String("device_id", string(as.Device)), zap.String("attempt_id", string(as.Attempt)))
+		a.decline(ctx, as, reasonOlderFence)
 		a.askSync()
 		return
 	}
 	h := newHold(ctx, as, dev, filepath.Join(a.cfg.StateDir, "runs", string(as.Attempt)))
 	h.extend(sent, as.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
 	if err := a.journal.Append(h.record(StageClaimed)); err != nil {
+		h.end(nil)
 		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", zap.Error(err))
 		return
 	}
@@ -81,6 +83,19 @@ func (a *Agent) accept(ctx context.Context, as protocol.Assignment, sent time.Du
 	a.mu.Unlock()
 	a.log.Info("claimed", a.fields(h)...)
 	a.work.Go(func() { a.execute(h) })
+}
+
+// decline hands back an attempt that this host cannot take, once: when that
+// fails its lease runs out. To wait for a sync instead would have the server
+// deliver it again and again, with a fresh lease each time.
+func (a *Agent) decline(ctx context.Context, as protocol.Assignment, reason string) {
+	log := a.log.With(zap.String("task_id", string(as.Task)), zap.String("attempt_id", string(as.Attempt)), zap.String("device_id", string(as.Device)),
+		zap.String("correlation_id", as.CorrelationID), zap.String("reason", reason))
+	log.Error("an attempt that this host cannot take; handing it back")
+	req := protocol.ReleaseRequest{Items: []protocol.Holder{{Attempt: as.Attempt, Fence: as.Fence}}, Reason: reason}
+	if err := a.call(ctx, http.MethodPost, protocol.PathRelease, req, nil, a.timeout()); err != nil {
+		log.Warn("not handed back; the leasekeeper will", zap.Error(err))
+	}
 }
 
 // fields are the identifiers that go with every line about an attempt.
@@ -121,11 +136,7 @@ func (a *Agent) renew(ctx context.Context) error {
 		}
 		sent := a.clock()
 		var res protocol.LeaseResponse
-		err := a.api.call(ctx, http.MethodPost, protocol.PathRenew, req, &res, a.timeout())
-		if err != nil {
-			if stop := a.refused(err); stop != nil {
-				a.endAll(errGone)
-			}
+		if err := a.call(ctx, http.MethodPost, protocol.PathRenew, req, &res, a.timeout()); err != nil {
 			return err
 		}
 		if len(res.Items) != len(batch) {
@@ -152,12 +163,6 @@ func (a *Agent) renewed(h *hold, ans protocol.LeaseAnswer, sent time.Duration) {
 	}
 }
 
-func (a *Agent) endAll(cause error) {
-	for _, h := range a.held() {
-		h.end(cause)
-	}
-}
-
 // fenceEvery is how often fences are looked at; it is part of FenceMargin.
 const fenceEvery = 100 * time.Millisecond
 
@@ -174,11 +179,16 @@ func (a *Agent) fenceLoop(ctx context.Context) {
 		}
 		now := a.clock()
 		for _, h := range a.held() {
-			if h.overdue(now) && h.cause() == nil {
-				a.log.Warn("fenced: no renewal succeeded in time", a.fields(h)...)
-				h.end(errFenced)
-			}
+			a.fenceIfDue(h, now)
 		}
+	}
+}
+
+// fenceIfDue ends the hold when no renewal succeeded in time.
+func (a *Agent) fenceIfDue(h *hold, now time.Duration) {
+	if h.overdue(now) && h.cause() == nil {
+		a.log.Warn("fenced: no renewal succeeded in time", a.fields(h)...)
+		h.end(errFenced)
 	}
 }
 

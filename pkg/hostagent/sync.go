@@ -16,14 +16,14 @@ import (
 )
 
 // sync settles with the server what this host has and holds, repeating until
-// it is answered. holds is the context of what is held.
-func (a *Agent) sync(ctx, holds context.Context) error {
+// it is answered. An error is one that repeating cannot help, or ctx's end.
+func (a *Agent) sync(ctx context.Context) error {
 	return retry(ctx, func() error {
 		err := a.syncOnce(ctx)
 		if isCode(err, protocol.CodeEpochAhead) {
 			// The server's database was restored under us; the journal's epoch in
 			// the next sync lifts it.
-			return fmt.Errorf("sync again: %w", errors.New("the server's epoch is behind"))
+			return fmt.Errorf("sync again: %w", errResync)
 		}
 		if isCode(err, protocol.CodeStaleEpoch) {
 			return errors.Join(berth.ErrStaleEpoch, err)
@@ -38,6 +38,8 @@ func (a *Agent) sync(ctx, holds context.Context) error {
 
 func (a *Agent) syncOnce(ctx context.Context) error {
 	devices, locals := a.report(ctx)
+	a.starts.Lock()
+	defer a.starts.Unlock()
 	held := a.held()
 	req := protocol.SyncRequest{
 		ProtocolVersions: []int{protocol.Version}, Instance: a.instance, Epoch: a.api.heldEpoch(), JournalEpoch: a.journal.Epoch(),
@@ -181,27 +183,43 @@ func (a *Agent) askSync() {
 	}
 }
 
-// syncLoop syncs when asked to. It ends with ctx, or with an error when this
-// agent may not go on.
-func (a *Agent) syncLoop(ctx, holds context.Context) error {
+// resyncEvery is how often an agent syncs unasked, ±10 %: so that what a device
+// of its own is believed to be (unclean, absent) does not stay wrong when a
+// report of it got lost.
+const resyncEvery = 5 * time.Minute
+
+// syncLoop syncs when asked to, and now and then. It ends with ctx, or with an
+// error when this agent may not go on.
+func (a *Agent) syncLoop(ctx context.Context) error {
 	for {
+		t := time.NewTimer(jitter(resyncEvery, 0.1))
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-a.resync:
+		case <-t.C:
 		}
-		if err := a.sync(ctx, holds); err != nil && ctx.Err() == nil {
+		t.Stop()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err := a.sync(ctx); err != nil && ctx.Err() == nil {
 			return err
+		}
+		if !sleep(ctx, jitter(resyncPause, 0.2)) {
+			return nil
 		}
 	}
 }
 
+// resyncPause keeps syncs apart, whatever asks for them.
+const resyncPause = 500 * time.Millisecond
+
 // heartbeatLoop tells the server that the host is alive.
-func (a *Agent) heartbeatLoop(ctx, _ context.Context) error {
+func (a *Agent) heartbeatLoop(ctx context.Context) {
 	every := a.conf().HeartbeatEvery.Duration()
 	for {
 		if !sleep(ctx, jitter(every, 0.1)) {
-			return nil
+			return
 		}
 		devices, _ := a.report(ctx)
 		a.mu.Lock()
@@ -212,13 +230,11 @@ func (a *Agent) heartbeatLoop(ctx, _ context.Context) error {
 		}
 		var res protocol.HeartbeatResponse
 		req := protocol.HeartbeatRequest{FreeDisk: freeDisk(a.cfg.StateDir), Health: a.healths(devices)}
-		err := a.api.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout())
-		if stop := a.refused(err); stop != nil {
-			return stop
-		}
-		if err != nil {
+		if err := a.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout()); err != nil {
 			a.setReady(false)
-			a.log.Warn("heartbeat failed", zap.Error(err))
+			if ctx.Err() == nil {
+				a.log.Warn("heartbeat failed", zap.Error(err))
+			}
 			continue
 		}
 		a.setReady(true)
@@ -241,16 +257,4 @@ func (a *Agent) healths(devices []protocol.Device) map[berth.DeviceID]berth.Heal
 		}
 	}
 	return out
-}
-
-// refused turns an answer that concerns the whole agent into its end
-// (berth.ErrStaleEpoch, a revoked host) or into a sync (a restored database).
-func (a *Agent) refused(err error) error {
-	switch {
-	case isCode(err, protocol.CodeStaleEpoch):
-		return errors.Join(berth.ErrStaleEpoch, err)
-	case isCode(err, protocol.CodeEpochAhead):
-		a.askSync()
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -44,6 +45,7 @@ type uploads struct {
 	queue   []runtime.Artifact
 	sent    map[string]runtime.Artifact
 	refused map[string]bool
+	spoiled map[string]int // by name: how often other bytes arrived than were sent
 }
 
 // Timeouts of uploads: a chunk is at most 1 MiB, an artifact may be large.
@@ -62,7 +64,7 @@ func (a *Agent) uploads(h *hold) *uploads {
 	}
 	u := &uploads{
 		a: a, h: h, ctx: h.base, wake: make(chan struct{}, 1), quit: make(chan struct{}),
-		done: make(chan struct{}), sent: map[string]runtime.Artifact{}, refused: map[string]bool{},
+		done: make(chan struct{}), sent: map[string]runtime.Artifact{}, refused: map[string]bool{}, spoiled: map[string]int{},
 	}
 	h.up = u
 	go u.loop()
@@ -159,6 +161,28 @@ func (u *uploads) missing(ans protocol.CompleteAnswer) {
 	}
 }
 
+// maxSpoiled is how often bytes that were spoiled on their way are sent again;
+// more often than that, the file itself is not what it was.
+const maxSpoiled = 5
+
+// onceMore makes the answer that other bytes arrived a passing error, so that
+// they are sent again, up to maxSpoiled times for what.
+func (u *uploads) onceMore(what string, err error) error {
+	var e *apiError
+	if !errors.As(err, &e) || !slices.ContainsFunc(e.Errors, func(f berth.FieldError) bool { return f.Path == protocol.HeaderDigest }) {
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.spoiled[what]++; u.spoiled[what] > maxSpoiled {
+		return err
+	}
+	return errSpoiled
+}
+
+// errSpoiled: the server got other bytes than were sent; send them again.
+var errSpoiled = errors.New("other bytes arrived than were sent")
+
 // settle makes the completion agree with what the server took: a success whose
 // files were refused is none (I3).
 func (u *uploads) settle(end *completion) {
@@ -203,6 +227,7 @@ func (u *uploads) flushLog(ctx context.Context) error {
 			return nil
 		}
 		next, err := u.putLog(ctx, from, chunk)
+		err = u.onceMore("the log", err)
 		if isCode(err, protocol.CodeMismatch) {
 			// A chunk that starts here is stored already, cut otherwise: its answer
 			// was lost, or an earlier process sent it. Go on behind it.
@@ -228,7 +253,7 @@ func (u *uploads) putLog(ctx context.Context, offset int64, chunk []byte) (int64
 	sum := sha256.Sum256(chunk)
 	var res protocol.LogResponse
 	path := fill(protocol.PathLog, "id", string(u.h.Attempt), "offset", strconv.FormatInt(offset, 10))
-	err := u.a.api.call(ctx, http.MethodPut, path, nil, &res, callOptions{
+	err := u.a.call(ctx, http.MethodPut, path, nil, &res, callOptions{
 		timeout: chunkTimeout, header: u.header(hex.EncodeToString(sum[:])), body: bytesBody(chunk),
 	})
 	var e *apiError
@@ -277,7 +302,7 @@ func (u *uploads) flushArtifacts(ctx context.Context) error {
 		f := u.queue[0]
 		_, again := u.sent[f.Name]
 		u.mu.Unlock()
-		err := u.putArtifact(ctx, f)
+		err := u.onceMore(f.Name, u.putArtifact(ctx, f))
 		if err != nil && !permanent(err) {
 			return err
 		}
@@ -299,7 +324,7 @@ func (u *uploads) putArtifact(ctx context.Context, f runtime.Artifact) error {
 	header := u.header(f.SHA256)
 	header[protocol.HeaderArtifactClass] = string(f.Class)
 	header["Content-Type"] = f.ContentType
-	err := u.a.api.call(ctx, http.MethodPut, path, nil, nil, callOptions{
+	err := u.a.call(ctx, http.MethodPut, path, nil, nil, callOptions{
 		timeout: artifactTimeout, header: header, body: fileBody(f.Path),
 	})
 	if errors.Is(err, os.ErrNotExist) {

@@ -1,0 +1,139 @@
+package hostagent
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// A sync whose list of held attempts is on its way would make the server end
+// as lost what starts meanwhile.
+func TestNothingStartsDuringASync(t *testing.T) {
+	w := newWorld(t)
+	w.agent(1)
+	syncing, release, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
+	w.proxy.show(func(r *http.Request) {
+		switch r.URL.Path {
+		case protocol.PathSync:
+			select {
+			case syncing <- struct{}{}:
+			default:
+			}
+			select {
+			case <-release:
+			case <-r.Context().Done():
+			}
+		case protocol.PathStart:
+			select {
+			case started <- struct{}{}:
+			default:
+			}
+		}
+	})
+	w.last.askSync()
+	<-syncing
+	id := w.submit("true")
+	await(t, "claimed", func() bool {
+		at := w.attempts(id)
+		return len(at) == 1 && at[0].State != berth.AttemptAssigned
+	})
+	select {
+	case <-started:
+		t.Error("a start was asked for during a sync")
+	case <-time.After(200 * time.Millisecond):
+	}
+	close(release)
+	w.awaitState(id, berth.StateSucceeded)
+	if at := w.attempts(id); len(at) != 1 {
+		t.Errorf("attempts %+v", at)
+	}
+}
+
+// An attempt for a device that went away goes back, at once and without end.
+func TestAnAttemptForADeviceThatIsGoneIsHandedBack(t *testing.T) {
+	w := newWorld(t, func(tm *berth.Timings) {
+		tm.ClaimWithin, tm.HostOfflineAfter = time.Minute, time.Minute
+	})
+	stop := w.agent(2)
+	w.proxy.cut.Store(true)
+	one, two := w.submit("true"), w.submit("true")
+	for _, id := range []berth.TaskID{one, two} {
+		w.awaitState(id, berth.StateAssigned)
+	}
+	must(t, stop())
+	w.proxy.cut.Store(false)
+	w.agent(1)
+	back := 0
+	for _, id := range []berth.TaskID{one, two} {
+		w.awaitState(id, berth.StateSucceeded)
+		if at := w.attempts(id); at[0].Outcome == berth.OutcomeReleased && at[0].Reason == reasonDeviceUnknown {
+			back++
+		}
+	}
+	if back != 1 {
+		t.Errorf("%d attempts were handed back, one was for the missing device", back)
+	}
+}
+
+// Bytes that are spoiled on their way are sent again: the work is not to blame.
+func TestSpoiledUploadsAreSentAgain(t *testing.T) {
+	w := newWorld(t)
+	w.agent(1)
+	var log, file atomic.Int32
+	w.proxy.show(func(r *http.Request) {
+		spoiled := &file
+		switch {
+		case strings.Contains(r.URL.Path, "/log/"):
+			spoiled = &log
+		case !strings.Contains(r.URL.Path, "/artifacts/"):
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		if len(b) > 0 && spoiled.Add(1) <= 2 {
+			b[0] ^= 1
+		}
+		r.Body = io.NopCloser(bytes.NewReader(b))
+	})
+	id := w.submit("", func(n *berth.NewTask) {
+		n.Retry.MaxAttempts = 1
+		n.Payload = redact.NewBytes([]byte(`{"command": ["sh", "-c", "echo a line; echo content > out.txt"], "files": ["out.txt"]}`))
+	})
+	w.awaitState(id, berth.StateSucceeded)
+	if log.Load() < 3 || file.Load() < 3 {
+		t.Errorf("sent the log %d times and the file %d times", log.Load(), file.Load())
+	}
+}
+
+// A journal that cannot be rewritten whole stays as it is.
+func TestAFailedCompactionKeepsTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	j, err := OpenJournal(dir)
+	must(t, err)
+	must(t, j.Append(Record{Epoch: 7, Device: "process/0", Fence: 4}))
+	// Nothing can be renamed over a directory.
+	path := filepath.Join(dir, "journal.jsonl")
+	kept := filepath.Join(dir, "kept")
+	must(t, os.Rename(path, kept))
+	must(t, os.MkdirAll(filepath.Join(path, "x"), 0o700))
+	if err := j.compact(); err == nil {
+		t.Fatal("no error")
+	}
+	must(t, os.RemoveAll(path))
+	must(t, os.Rename(kept, path))
+	must(t, j.Append(Record{Device: "process/0", Fence: 5}))
+	must(t, j.Close())
+	if j, err = OpenJournal(dir); err != nil || j.Epoch() != 7 || j.Fence("process/0") != 5 {
+		t.Errorf("%v, epoch %d, fence %d", err, j.Epoch(), j.Fence("process/0"))
+	}
+	must(t, j.Close())
+}
