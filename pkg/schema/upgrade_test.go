@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -256,7 +257,7 @@ func TestPopulatedUpgradeKeepsEverything(t *testing.T) {
 		}
 		upgraded := d.contents(t, columns)
 		for table := range columns {
-			if table != "attempts" && table != "queue" {
+			if table != "attempts" && table != "queue" && table != "audit_events" {
 				if diff := cmp.Diff(before[table], upgraded[table]); diff != "" {
 					t.Errorf("%s changed:\n%s", table, diff)
 				}
@@ -281,6 +282,54 @@ func TestPopulatedUpgradeKeepsEverything(t *testing.T) {
 		}
 		d.checkLeases(t)
 		d.runEverything(t)
+	})
+}
+
+// A live attempt that can hold no lease ends as its task's policy says.
+func TestAttemptsWithoutALeaseEndByPolicy(t *testing.T) {
+	onBoth(t, func(t *testing.T, d testDB) {
+		ctx, now := t.Context(), time.Now().Truncate(time.Microsecond)
+		if err := UpTo(ctx, d.target, 1); err != nil {
+			t.Fatal(err)
+		}
+		cases := []struct {
+			task, attempt object
+			place, reason string
+		}{
+			{nil, nil, "queued", ""},
+			{nil, object{"cancel_requested_at": now}, "cancelled", "cancelled"},
+			{object{"retry_unsafe": true}, nil, "dead_letter", "not_retry_safe"},
+			{object{"retry_unsafe": true}, object{"state": "claimed"}, "queued", ""},
+			{object{"retry_on": list{"failed"}}, nil, "dead_letter", "not_retryable"},
+			{object{"max_attempts": 1, "budget": 1}, nil, "dead_letter", "no_tries_left"},
+		}
+		pool := d.open(t)
+		populateFleet(t, d, pool, now)
+		for i, c := range cases {
+			task := taskRow(queuedTask, now)
+			task["id"] = taskID(100 + i)
+			maps.Copy(task, c.task)
+			attempt := object{
+				"id": attemptID(100 + i), "task_id": taskID(100 + i), "number": 1, "device_id": deviceID(90 + i), "host_id": hostA,
+				"state": "running", "plugin_version": "1.0.0", "assigned_at": now,
+			}
+			maps.Copy(attempt, c.attempt)
+			d.insert(t, pool, "tasks", task)
+			d.insert(t, pool, "attempts", attempt)
+		}
+		pool.Close()
+		if err := Up(ctx, d.target); err != nil {
+			t.Fatal(err)
+		}
+		for i, c := range cases {
+			got := d.rows(t, `SELECT COALESCE(final_state, CASE WHEN EXISTS (SELECT 1 FROM queue q WHERE q.task_id = t.id AND q.number = 2) THEN 'queued' ELSE 'nowhere' END),
+				COALESCE(final_reason, ''), (SELECT CAST(count(*) AS text) FROM attempts a WHERE a.task_id = t.id AND a.outcome = 'lost'),
+				(SELECT CAST(count(*) AS text) FROM audit_events e WHERE e.target_id = CAST(t.id AS text) AND e.outcome = 'lost')
+				FROM tasks t WHERE CAST(id AS text) = '`+taskID(100+i)+`'`)
+			if diff := cmp.Diff([][]string{{c.place, c.reason, "1", "1"}}, got); diff != "" {
+				t.Errorf("case %d:\n%s", i, diff)
+			}
+		}
 	})
 }
 

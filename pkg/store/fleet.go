@@ -80,7 +80,9 @@ type Accounts interface {
 	UserByName(ctx context.Context, name string) (berth.User, redact.String, error)
 	// UserByID returns a user, or berth.ErrNotFound.
 	UserByID(ctx context.Context, id berth.UserID) (berth.User, error)
-	// RecordLogin writes the audit row of a login (ok) or of a refused one.
+	// RecordLogin writes the audit row of a login (ok) or of a refused one; its
+	// target is the user's id. A name that is no user's is not written down
+	// (UnknownUser stands for it): people type passwords into that field.
 	RecordLogin(ctx context.Context, actor berth.Actor, name string, ok bool) error
 
 	// SigningKeys lists all keys, newest first.
@@ -103,6 +105,9 @@ type Accounts interface {
 	// error.
 	RevokeRefreshFamily(ctx context.Context, token [32]byte) error
 }
+
+// UnknownUser is the audit target of a login under a name that nobody has.
+const UnknownUser = "unknown"
 
 // RefreshGrace is how long the immediate predecessor may be used again, for
 // clients that refresh twice at once or lose an answer.

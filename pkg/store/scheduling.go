@@ -85,8 +85,8 @@ type Head struct {
 	Number int
 	// Ref is the engine's own way to find the row again.
 	Ref string
-	// LastHost is where the attempt before ended infra_failed, lost or
-	// released, to prefer another; "" otherwise.
+	// LastHost is where the attempt before ended infra_failed, timed_out, lost
+	// or released, to prefer another; "" otherwise.
 	LastHost berth.HostID
 	// LastDevice likewise.
 	LastDevice berth.DeviceID

@@ -43,7 +43,8 @@ type Tasks interface {
 
 	// RetryTask puts a dead-lettered task back in the queue with a budget of
 	// AddTries more than the tries it has used (attempt numbers go on, the
-	// final state, reason and result are cleared, give-up counts anew from now),
+	// final state, reason and result are cleared, give-up and hand-backs count
+	// anew from now),
 	// and a failed one (waiting for its backoff) there at once, budget
 	// unchanged. Any other state is berth.ErrWrongState.
 	RetryTask(ctx context.Context, p RetryParams) (berth.Task, []berth.Transition, error)

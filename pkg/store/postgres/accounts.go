@@ -91,11 +91,18 @@ func (s *Store) RecordLogin(ctx context.Context, actor berth.Actor, name string,
 		action = berth.AuditLoginFailed
 	}
 	return s.write(ctx, "RecordLogin", func(t *tx) error {
+		who, known, err := first(t, pgx.RowTo[string], `SELECT id::text FROM users WHERE name = $1`, name)
+		if err != nil {
+			return err
+		}
+		if !known {
+			who = store.UnknownUser
+		}
 		now, err := t.now()
 		if err != nil {
 			return err
 		}
-		return t.auditAct(actor, now, action, "user", name, "")
+		return t.auditAct(actor, now, action, "user", who, "")
 	})
 }
 

@@ -162,6 +162,13 @@ func (t *tx) retryNow(p store.RetryParams, k berth.Task) ([]berth.Transition, er
 
 // revive takes a dead-lettered task back. It has no token: its own row decides.
 func (t *tx) revive(p store.RetryParams, k berth.Task) ([]berth.Transition, error) {
+	// Attempts are locked before tasks, also ended ones.
+	if _, err := t.exec(`
+WITH backs AS MATERIALIZED (
+    SELECT task_id, number FROM attempts WHERE task_id = $1 AND outcome = 'released' AND NOT uncounted ORDER BY number FOR NO KEY UPDATE)
+UPDATE attempts a SET uncounted = true FROM backs b WHERE a.task_id = b.task_id AND a.number = b.number`, uid(k.ID)); err != nil {
+		return nil, err
+	}
 	if err := t.lockTasks([]berth.TaskID{k.ID}); err != nil {
 		return nil, err
 	}

@@ -77,8 +77,7 @@ func (s *Store) account(ctx context.Context, op, where, arg string) (a account, 
 	return a, err
 }
 
-// RecordLogin implements store.Accounts. A name that is no user's is not
-// written down: people type passwords into the wrong field.
+// RecordLogin implements store.Accounts.
 func (s *Store) RecordLogin(ctx context.Context, actor berth.Actor, name string, ok bool) error {
 	return s.write(ctx, "RecordLogin", func(t *tx) error {
 		id, known, err := queryOne(t, scanText, "SELECT id FROM users WHERE name = ?1", name)
@@ -86,7 +85,7 @@ func (s *Store) RecordLogin(ctx context.Context, actor berth.Actor, name string,
 			return err
 		}
 		if !known {
-			id = "unknown"
+			id = store.UnknownUser
 		}
 		action := berth.AuditLogin
 		if !ok {

@@ -353,6 +353,10 @@ func retryToken(t *tx, task berth.Task, addTries int) (token, error) {
 		return tok, err
 	}
 	tok.number = int(last) + 1
+	// Hand-backs count anew.
+	if _, err := t.exec("UPDATE attempts SET uncounted = 1 WHERE task_id = ?1 AND outcome = 'released'", task.ID); err != nil {
+		return tok, err
+	}
 	return tok, t.execOne(`UPDATE tasks SET final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL, budget = ?2
 		WHERE id = ?1 AND final_state = 'dead_letter'`, task.ID, task.Tries+addTries)
 }
