@@ -18,7 +18,7 @@ import (
 // Reasons that the agent itself gives to ended attempts.
 const (
 	reasonFenced         = "fenced"           // no renewal succeeded in time
-	reasonNotAnswered    = "start_unanswered" // whether it may start was not told in time; nothing was done
+	reasonNotAnswered    = "start_unanswered" // it is not known whether it was started; nothing was done
 	reasonAgentStopped   = "agent_stopped"    // the agent was told to stop
 	reasonDeviceUnknown  = "device_unknown"   // assigned to a device that this host does not have (any more)
 	reasonOlderFence     = "older_fence"      // assigned under a fence below one that was acted under

@@ -66,11 +66,12 @@ func (h *hold) extend(sent, left, margin time.Duration) {
 	h.fenceAt = max(h.fenceAt, sent+left-margin)
 }
 
-// overdue reports whether the work must end at now.
+// overdue reports whether work that was started must end at now. What was not
+// started touches no device: its start asks whether the lease is alive still.
 func (h *hold) overdue(now time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.stage != StageFinished && now >= h.fenceAt
+	return h.stage == StageStarted && now >= h.fenceAt
 }
 
 func (h *hold) setStage(s Stage) {

@@ -41,7 +41,7 @@ func (a *Agent) claimLoop(ctx, holds context.Context) {
 		}
 		failures = 0
 		for _, as := range res.Attempts {
-			a.accept(holds, as, sent)
+			a.accept(holds, as)
 		}
 		claim = uuid.NewString()
 		if len(res.Attempts) == 0 && a.clock()-sent < emptyClaimEvery && !sleep(ctx, jitter(emptyClaimEvery, 0.2)) {
@@ -55,7 +55,7 @@ const emptyClaimEvery = time.Second
 
 // accept journals an assignment and begins to execute it. What is known already
 // (a repeated answer) is left alone.
-func (a *Agent) accept(ctx context.Context, as protocol.Assignment, sent time.Duration) {
+func (a *Agent) accept(ctx context.Context, as protocol.Assignment) {
 	a.mu.Lock()
 	dev, known := a.devices[as.Device], a.holds[as.Attempt] != nil
 	a.mu.Unlock()
@@ -72,7 +72,6 @@ func (a *Agent) accept(ctx context.Context, as protocol.Assignment, sent time.Du
 		return
 	}
 	h := newHold(ctx, as, dev, filepath.Join(a.cfg.StateDir, "runs", string(as.Attempt)))
-	h.extend(sent, as.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
 	if err := a.journal.Append(h.record(StageClaimed)); err != nil {
 		h.end(nil)
 		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", zap.Error(err))
