@@ -39,7 +39,9 @@ func (s *schemas) compile(schema []byte) (*jsonschema.Schema, error) {
 	compiler.DefaultDraft(jsonschema.Draft2020)
 	compiler.AssertFormat()
 	compiler.UseLoader(jsonschema.SchemeURLLoader{})
-	const url = "berth:payload"
+	// With a host and a path, so that a relative reference is another document's
+	// address and not this one's.
+	const url = "berth://schemas/payload.json"
 	if err := compiler.AddResource(url, doc); err != nil {
 		return nil, err
 	}
