@@ -2,10 +2,13 @@ package hostagent
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -111,6 +114,41 @@ func TestSpoiledUploadsAreSentAgain(t *testing.T) {
 	w.awaitState(id, berth.StateSucceeded)
 	if log.Load() < 3 || file.Load() < 3 {
 		t.Errorf("sent the log %d times and the file %d times", log.Load(), file.Load())
+	}
+}
+
+// What the server refuses of a report ends the attempt all the same, at once,
+// and says why.
+func TestARefusedReportIsReportedBare(t *testing.T) {
+	w := newWorld(t)
+	w.agent(1)
+	w.proxy.show(func(r *http.Request) {
+		if r.URL.Path != protocol.PathComplete {
+			return
+		}
+		b, _ := io.ReadAll(r.Body)
+		// As of a plugin whose result is larger than the server takes.
+		if i := bytes.Index(b, []byte(`"exit_code"`)); i >= 0 {
+			b = slices.Concat(b[:i], []byte(`"x":"`), bytes.Repeat([]byte("x"), 300<<10), []byte(`",`), b[i:])
+		}
+		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
+	})
+	id := w.submit("true", func(n *berth.NewTask) { n.Retry.MaxAttempts = 1 })
+	w.awaitState(id, berth.StateDeadLetter)
+	if at := w.attempts(id); len(at) != 1 || at[0].Outcome != berth.OutcomeFailed || at[0].Reason != reasonRefused {
+		t.Errorf("attempts %+v", at)
+	}
+}
+
+// One note that is too long must not keep every lease from being renewed.
+func TestAnyProgressCanBeRenewed(t *testing.T) {
+	h := &hold{}
+	for _, p := range []float64{math.NaN(), math.Inf(1), 7, 0.5} {
+		h.setProgress(p, strings.Repeat("ä", 5000))
+		item := h.renewal()
+		if _, err := json.Marshal(item); err != nil || len(item.Note) > 1000 || item.Progress != nil && *item.Progress > 1 {
+			t.Errorf("%v: %v, a note of %d bytes", p, err, len(item.Note))
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	reasonFenced         = "fenced"           // no renewal succeeded in time
 	reasonNotAnswered    = "start_unanswered" // it is not known whether it was started; nothing was done
 	reasonAgentStopped   = "agent_stopped"    // the agent was told to stop
+	reasonRefused        = "report_refused"   // the server did not take what the work reported
 	reasonDeviceUnknown  = "device_unknown"   // assigned to a device that this host does not have (any more)
 	reasonOlderFence     = "older_fence"      // assigned under a fence below one that was acted under
 	reasonDeviceRefused  = "device_refused"   // busy, unclean or gone on this host

@@ -3,6 +3,7 @@ package hostagent
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -86,11 +87,18 @@ func (h *hold) getStage() Stage {
 	return h.stage
 }
 
-// setProgress notes what the next renewal reports.
+// maxNote bounds a note, below what the server takes.
+const maxNote = 900
+
+// setProgress notes what the next renewal reports. What the server would refuse
+// is mended here: one bad item would keep all leases from being renewed.
 func (h *hold) setProgress(p float64, note string) {
+	if math.IsNaN(p) {
+		p = -1
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.progress, h.note = p, note
+	h.progress, h.note = min(p, 1), berth.Clip(note, maxNote)
 }
 
 // renewal is the item of the next renewal.

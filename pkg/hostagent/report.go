@@ -46,6 +46,18 @@ func completionOf(h *hold, res runtime.Result) completion {
 	return c
 }
 
+// bare is the end without what the work said of it, for a server that refused
+// that: a result larger than it takes, for example. Left to the leasekeeper, the
+// attempt would hold its device for a whole lease and tell nobody why.
+func (c completion) bare() completion {
+	if c.Outcome == berth.OutcomeSucceeded {
+		c.Outcome = berth.OutcomeFailed
+	}
+	c.Reason, c.Message = reasonRefused, "the server refused what the work reported: its result may be too large"
+	c.Result, c.Artifacts, c.LogBytes = nil, nil, 0
+	return c
+}
+
 func (c completion) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -95,10 +107,15 @@ func (a *Agent) handIn(h *hold, end completion) {
 		switch {
 		case err != nil:
 			a.log.Warn("the end of an attempt is not reported", a.fields(h, zap.Error(err))...)
-			if permanent(err) {
-				a.done(h, "refused")
-				a.removeRun(h.Attempt)
+			if !permanent(err) {
+				return
 			}
+			if end.Reason != reasonRefused {
+				end = end.bare()
+				continue
+			}
+			a.done(h, "refused")
+			a.removeRun(h.Attempt)
 			return
 		case ans.Status == "missing":
 			up.missing(ans)
