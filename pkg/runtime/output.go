@@ -10,10 +10,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 
 	"github.com/berth-dev/berth/pkg/redact"
 )
+
+// artifactPattern is what a control plane takes as an artifact's name.
+var artifactPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$`)
 
 // output is the Out of a run: files in its directory, and the caller's Sink.
 type output struct {
@@ -106,8 +110,8 @@ func (o *output) Artifact(name string, class ArtifactClass, contentType string) 
 	refuse := func(why string) (io.WriteCloser, error) {
 		return nil, &ActionError{Code: CodeArtifactLimit, Message: why}
 	}
-	if !namePattern.MatchString(name) {
-		return refuse("an artifact's name must be 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit")
+	if !artifactPattern.MatchString(name) {
+		return refuse("an artifact's name must be 1 to 120 letters, digits, '.', '_' or '-', beginning with a letter or digit")
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -38,7 +38,6 @@ type ArtifactClass string
 const (
 	ClassScreenshot ArtifactClass = "screenshot"
 	ClassUITree     ArtifactClass = "ui_tree"
-	ClassLog        ArtifactClass = "log"
 	ClassReport     ArtifactClass = "report"
 	ClassVideo      ArtifactClass = "video"
 	ClassFile       ArtifactClass = "file"

@@ -237,13 +237,3 @@ func (d *Driver) Close() error {
 	}
 	return b.close()
 }
-
-// BrowserPID returns the process id of the running browser, or 0.
-func (d *Driver) BrowserPID() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.browser == nil || d.browser.isDead() {
-		return 0
-	}
-	return d.browser.proc.PID()
-}

@@ -23,9 +23,8 @@ type Proc struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 
-	once    sync.Once
-	waitErr error
-	endErr  error
+	once   sync.Once
+	endErr error
 }
 
 // TempRoot is the directory in which TempDir creates; Open empties it.
@@ -122,7 +121,7 @@ func (p *Proc) end(ctx context.Context, grace time.Duration) error {
 		return err
 	}
 	<-p.exited
-	p.waitErr = p.cmd.Wait()
+	_ = p.cmd.Wait() // how it exited is in its state
 	return p.t.forget(p.rec)
 }
 
@@ -145,9 +144,6 @@ func (p *Proc) terminate(ctx context.Context, grace time.Duration) {
 
 // State says how the leader exited. Only after End returned without an error.
 func (p *Proc) State() *os.ProcessState { return p.cmd.ProcessState }
-
-// WaitErr is what exec.Cmd.Wait returned. Only after End returned without an error.
-func (p *Proc) WaitErr() error { return p.waitErr }
 
 // spawner runs each start on one thread that lives as long as the table: the
 // kernel sends Pdeathsig when the starting thread ends, not the process.
