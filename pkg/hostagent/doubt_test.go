@@ -17,6 +17,7 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
 )
 
 // A sync whose list of held attempts is on its way would make the server end
@@ -137,6 +138,28 @@ func TestARefusedReportIsReportedBare(t *testing.T) {
 	w.awaitState(id, berth.StateDeadLetter)
 	if at := w.attempts(id); len(at) != 1 || at[0].Outcome != berth.OutcomeFailed || at[0].Reason != reasonRefused {
 		t.Errorf("attempts %+v", at)
+	}
+}
+
+// A heartbeat names the healths that changed, once.
+func TestAHeartbeatTellsChangesOnly(t *testing.T) {
+	a := &Agent{devices: map[berth.DeviceID]*device{}, byKey: map[string]*device{}}
+	devices := []protocol.Device{
+		{Driver: "process", HardwareID: "0", Health: berth.HealthGood}, {Driver: "process", HardwareID: "1", Health: berth.HealthGood},
+	}
+	a.take(protocol.SyncResponse{Devices: []protocol.SyncedDevice{{ID: "a"}, {ID: "b"}}}, devices, make([]runtime.DeviceID, 2))
+	if got := a.changedHealths(devices); len(got) != 0 {
+		t.Errorf("after a sync: %v", got)
+	}
+	devices[1].Health = berth.HealthSuspect
+	for range 2 { // until the server was told
+		if got := a.changedHealths(devices); len(got) != 1 || got["b"] != berth.HealthSuspect {
+			t.Errorf("changed: %v", got)
+		}
+	}
+	a.healthsTold(a.changedHealths(devices))
+	if got := a.changedHealths(devices); len(got) != 0 {
+		t.Errorf("after it was told: %v", got)
 	}
 }
 

@@ -30,6 +30,8 @@ type device struct {
 	id    berth.DeviceID
 	local runtime.DeviceID
 	key   string // driver/hardware id: its name in the journal
+	// health is what the server was told last; Agent.mu guards it.
+	health berth.Health
 	// use holds a token while work on the device may be alive: nothing starts
 	// before older work is dead.
 	use chan struct{}

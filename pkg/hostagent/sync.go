@@ -120,7 +120,7 @@ func (a *Agent) take(res protocol.SyncResponse, devices []protocol.Device, local
 			dev = &device{id: d.ID, local: locals[i], key: key, use: make(chan struct{}, 1)}
 			a.byKey[key] = dev
 		}
-		dev.id = d.ID
+		dev.id, dev.health = d.ID, devices[i].Health
 		a.devices[d.ID] = dev
 	}
 	a.reported = signature(devices)
@@ -229,7 +229,7 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 			a.askSync()
 		}
 		var res protocol.HeartbeatResponse
-		req := protocol.HeartbeatRequest{FreeDisk: freeDisk(a.cfg.StateDir), Health: a.healths(devices)}
+		req := protocol.HeartbeatRequest{FreeDisk: freeDisk(a.cfg.StateDir), Health: a.changedHealths(devices)}
 		if err := a.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout()); err != nil {
 			a.setReady(false)
 			if ctx.Err() == nil {
@@ -238,6 +238,7 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 			continue
 		}
 		a.setReady(true)
+		a.healthsTold(req.Health)
 		if res.Resync {
 			a.askSync()
 		}
@@ -247,14 +248,26 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 	}
 }
 
-func (a *Agent) healths(devices []protocol.Device) map[berth.DeviceID]berth.Health {
+// changedHealths are those that the server was not told. To send the others too
+// would have every heartbeat lock all of the host's devices.
+func (a *Agent) changedHealths(devices []protocol.Device) map[berth.DeviceID]berth.Health {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := map[berth.DeviceID]berth.Health{}
 	for _, d := range devices {
-		if dev := a.byKey[d.Driver+"/"+d.HardwareID]; dev != nil {
+		if dev := a.byKey[d.Driver+"/"+d.HardwareID]; dev != nil && dev.health != d.Health {
 			out[dev.id] = d.Health
 		}
 	}
 	return out
+}
+
+func (a *Agent) healthsTold(told map[berth.DeviceID]berth.Health) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, health := range told {
+		if dev := a.devices[id]; dev != nil {
+			dev.health = health
+		}
+	}
 }
