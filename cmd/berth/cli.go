@@ -42,7 +42,7 @@ func (c *cli) json() bool { return c.output == "json" }
 // terminal reports whether a person looks at w.
 func terminal(w any) bool {
 	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a file descriptor fits
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // colour reports whether stdout takes colours.

@@ -132,7 +132,7 @@ func (c *cli) download(ctx context.Context, api *client.Client, id string, artif
 		return nil
 	}
 	artifacts = ofAttempt(artifacts, artifacts[len(artifacts)-1].Number) // they come by number
-	if err := os.MkdirAll(dir, 0o755); err != nil {                      //nolint:gosec // the user's own files
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return &remedyError{what: "cannot make the folder " + dir, remedy: "check the path"}
 	}
 	for _, a := range artifacts {
@@ -159,12 +159,12 @@ func (c *cli) save(ctx context.Context, api *client.Client, id string, a client.
 	if err != nil {
 		return "", err
 	}
-	defer body.Close()
+	defer func() { _ = body.Close() }()
 	f, err := os.CreateTemp(dir, ".berth-*")
 	if err != nil {
 		return "", &remedyError{what: "cannot write into " + dir, remedy: "check its rights"}
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
 	sum := sha256.New()
 	_, err = io.Copy(io.MultiWriter(f, sum), body)
 	if err = errors.Join(err, f.Close()); err != nil {
@@ -174,5 +174,5 @@ func (c *cli) save(ctx context.Context, api *client.Client, id string, a client.
 		return "", &remedyError{what: a.Name + " is not what was stored: its digest differs", remedy: "run the command again; tell the operator if it stays so"}
 	}
 	path = filepath.Join(dir, a.Name)
-	return path, errors.Join(os.Chmod(f.Name(), 0o644), os.Rename(f.Name(), path)) //nolint:gosec // the user's own files
+	return path, errors.Join(os.Chmod(f.Name(), 0o644), os.Rename(f.Name(), path))
 }

@@ -101,7 +101,7 @@ func (c *cli) password(url string, from loginFlags) (string, error) {
 	}
 	// Not say: the cursor stays on the line.
 	_, _ = io.WriteString(c.stderr, "Password of "+from.name+" on "+url+": ")
-	b, err := term.ReadPassword(int(f.Fd())) //nolint:gosec // a file descriptor fits
+	b, err := term.ReadPassword(int(f.Fd()))
 	c.say("")
 	if err != nil {
 		return "", errors.New("cannot read the password")

@@ -32,10 +32,6 @@ type login struct {
 	RefreshToken string    `json:"refresh_token"`
 }
 
-func (l login) grant() client.Grant {
-	return client.Grant{AccessToken: l.AccessToken, ExpiresAt: l.ExpiresAt, RefreshToken: l.RefreshToken}
-}
-
 func loginOf(name string, g client.Grant) login {
 	return login{Name: name, AccessToken: g.AccessToken, ExpiresAt: g.ExpiresAt, RefreshToken: g.RefreshToken}
 }
@@ -91,8 +87,8 @@ func changeLogins(path string, change func(*logins) error) error {
 	if err != nil {
 		return fmt.Errorf("cannot lock the login file: %w", err)
 	}
-	defer lock.Close()
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil { //nolint:gosec // a file descriptor fits
+	defer func() { _ = lock.Close() }()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return fmt.Errorf("cannot lock the login file: %w", err)
 	}
 	l, err := readLogins(path)
@@ -115,7 +111,7 @@ func writeLogins(dir, path string, l logins) error {
 	if err != nil {
 		return fmt.Errorf("cannot write the login file: %w", err)
 	}
-	defer os.Remove(f.Name())
+	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
 	_, err = f.Write(append(b, '\n'))
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("cannot write the login file: %w", err)

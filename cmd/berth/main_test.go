@@ -229,10 +229,21 @@ func TestExitCodesAndRemedies(t *testing.T) {
 		t.Errorf("stderr: %s", got.err)
 	}
 	for _, args := range [][]string{
-		{"task", "get"}, {"task", "get", "nope"}, {"task", "get", "@last"}, {"task", "nope"}, {"nope"}, {"task", "list", "--nope"},
-		{"task", "submit"}, {"task", "submit", "-f", "x", "--plugin", "y"}, {"task", "submit", "--plugin", "work", "--payload", "{"},
-		{"task", "submit", "--plugin", "work", "--output-dir", "x"}, {"task", "list", "-o", "yaml"}, {"task", "list", "--since", "yesterday"},
-		{"pool", "create"}, {"device", "list", "x"}, {"--url", "nonsense", "task", "list"},
+		{"task", "get"},
+		{"task", "get", "nope"},
+		{"task", "get", "@last"},
+		{"task", "nope"},
+		{"nope"},
+		{"task", "list", "--nope"},
+		{"task", "submit"},
+		{"task", "submit", "-f", "x", "--plugin", "y"},
+		{"task", "submit", "--plugin", "work", "--payload", "{"},
+		{"task", "submit", "--plugin", "work", "--output-dir", "x"},
+		{"task", "list", "-o", "yaml"},
+		{"task", "list", "--since", "yesterday"},
+		{"pool", "create"},
+		{"device", "list", "x"},
+		{"--url", "nonsense", "task", "list"},
 	} {
 		got := sh.run(args...)
 		if got.code != exitUsage && args[0] != "--url" || got.out != "" || !strings.HasPrefix(got.err, "error: ") || !strings.Contains(got.err, "\n  try: ") {

@@ -266,7 +266,7 @@ func (c *cli) read(name string) ([]byte, error) {
 		if err != nil {
 			return nil, &remedyError{what: "cannot read " + name, remedy: "check the path"}
 		}
-		defer f.Close()
+		defer func() { _ = f.Close() }()
 		r = f
 	}
 	b, err := io.ReadAll(io.LimitReader(r, maxFile+1))

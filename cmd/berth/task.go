@@ -100,10 +100,18 @@ func (c *cli) showTask(t client.Task, state string) {
 		end = fmt.Sprintf("%s (after %s)", stamp(t.FinishedAt), span(t.FinishedAt.Sub(t.SubmittedAt)))
 	}
 	c.printFields([][2]string{
-		{"Task", t.ID}, {"Name", printable(t.Name)}, {"State", state}, {"Pool", t.Pool}, {"Plugin", plugin},
-		{"Selector", t.Selector}, {"Priority", fmt.Sprint(t.Priority)}, {"Tags", printable(strings.Join(t.Tags, ", "))},
-		{"Tries", fmt.Sprintf("%d of %d", t.Tries, t.MaxTries)}, {"Submitted", stamp(t.SubmittedAt)},
-		{"Finished", end}, {"Correlation", t.CorrelationID},
+		{"Task", t.ID},
+		{"Name", printable(t.Name)},
+		{"State", state},
+		{"Pool", t.Pool},
+		{"Plugin", plugin},
+		{"Selector", t.Selector},
+		{"Priority", fmt.Sprint(t.Priority)},
+		{"Tags", printable(strings.Join(t.Tags, ", "))},
+		{"Tries", fmt.Sprintf("%d of %d", t.Tries, t.MaxTries)},
+		{"Submitted", stamp(t.SubmittedAt)},
+		{"Finished", end},
+		{"Correlation", t.CorrelationID},
 	})
 }
 

@@ -1,3 +1,4 @@
+//nolint:bodyclose // decode closes the body of every answer
 package client
 
 import (

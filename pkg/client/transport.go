@@ -92,7 +92,7 @@ func (t *transport) send(r *http.Request) (*http.Response, error) {
 	}
 	fresh, err := t.auth.Renew(r.Context(), token)
 	if err != nil || fresh == token {
-		return res, nil //nolint:nilerr // the server's answer says it better
+		return res, nil // the server's answer says it better
 	}
 	drain(res)
 	if err := rewind(r); err != nil {
@@ -146,12 +146,12 @@ func rewind(r *http.Request) error {
 // buffered reads an answer's (small) body, so that its connection is free.
 func buffered(res *http.Response) *http.Response {
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxProblem))
-	res.Body.Close()
+	_ = res.Body.Close()
 	res.Body = io.NopCloser(newReader(body))
 	return res
 }
 
 func drain(res *http.Response) {
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxProblem))
-	res.Body.Close()
+	_ = res.Body.Close()
 }

@@ -45,7 +45,7 @@ func (s *Server) GetArtifact(ctx context.Context, in GetArtifactRequestObject) (
 		return nil, lost("artifact", err)
 	}
 	if size != a.Size {
-		r.Close()
+		_ = r.Close()
 		return nil, lost("artifact", errors.New("its size differs"))
 	}
 	return artifactAnswer{artifact: a, bytes: r}, nil
@@ -60,7 +60,7 @@ type artifactAnswer struct {
 // VisitGetArtifactResponse writes the bytes so that a browser never runs them:
 // they come from devices and from pages that nobody vouches for.
 func (a artifactAnswer) VisitGetArtifactResponse(w http.ResponseWriter) error {
-	defer a.bytes.Close()
+	defer func() { _ = a.bytes.Close() }()
 	h := w.Header()
 	harmless(h)
 	kind, inline := served(a.artifact.ContentType)

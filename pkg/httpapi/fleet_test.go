@@ -1,6 +1,7 @@
 package httpapi_test
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"testing"
@@ -41,7 +42,10 @@ func TestLoginRefreshLogout(t *testing.T) {
 		// A wrong name and a wrong password are not told apart.
 		_, one := plain.Login(t.Context(), "ada", "wrong")
 		_, two := plain.Login(t.Context(), "nobody", "wrong")
-		a, b := one.(*bclient.Problem), two.(*bclient.Problem)
+		var a, b *bclient.Problem
+		if !errors.As(one, &a) || !errors.As(two, &b) {
+			t.Fatalf("%v, %v", one, two)
+		}
 		a.RequestID, b.RequestID = "", ""
 		if a.Error() != b.Error() || a.Status != http.StatusUnauthorized {
 			t.Errorf("%v\n%v", a, b)

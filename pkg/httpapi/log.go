@@ -64,7 +64,7 @@ func (s *Server) chunk(ctx context.Context, c berth.LogChunk, skip int64) ([]byt
 	if err != nil {
 		return nil, lost("log chunk", err)
 	}
-	defer r.Close()
+	defer func() { _ = r.Close() }()
 	all, err := io.ReadAll(io.LimitReader(r, c.Size))
 	if err != nil {
 		return nil, fmt.Errorf("read a log chunk: %w", err)

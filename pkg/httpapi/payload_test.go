@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +46,11 @@ func TestAFaultInAnAlternativeIsThatOfTheOneMeant(t *testing.T) {
 		}
 		var got []string
 		if err := f.Err(); err != nil {
-			for _, field := range err.(*berth.InvalidError).Fields {
+			var invalid *berth.InvalidError
+			if !errors.As(err, &invalid) {
+				t.Fatal(err)
+			}
+			for _, field := range invalid.Fields {
 				line := field.Path + ": " + field.Message
 				if field.Remedy != "" {
 					line += " (" + field.Remedy + ")"

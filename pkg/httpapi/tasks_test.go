@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -170,7 +171,8 @@ func TestWhoSeesAndChangesWhichTask(t *testing.T) {
 		both := s.As("both", berth.RoleViewer, berth.RoleSubmitter)
 		task := submit(t, mine, work("x"))
 		code := func(err error) string {
-			if p, ok := err.(*bclient.Problem); ok {
+			var p *bclient.Problem
+			if errors.As(err, &p) {
 				return p.Code
 			}
 			return fmt.Sprint(err)
