@@ -162,8 +162,8 @@ func (t Timings) Reap(r Reaping, now time.Time) (v ReapVerdict, ok bool) {
 //
 //   - a process that the host row does not know and that never synced
 //     (held == 0) is a new agent start: a higher epoch;
-//   - the process that the row knows keeps its epoch: it was only cut off, or
-//     repeats a sync whose answer it lost;
+//   - the process that the row knows keeps the row's epoch: it was only cut off,
+//     or repeats a sync whose answer it lost, also one that had raised the epoch;
 //   - a process that holds an older epoch was superseded: ErrStaleEpoch;
 //   - an epoch above the server's (held or in the journal) means the database
 //     was restored: go above it (I10).
@@ -172,7 +172,7 @@ func NextEpoch(stored Epoch, storedInstance, instance string, held, journal Epoc
 	switch {
 	case held > stored:
 		return top + 1, nil
-	case instance == storedInstance && stored > 0 && (held == 0 || held == stored):
+	case instance == storedInstance && stored > 0:
 		if journal > stored {
 			return top + 1, nil
 		}

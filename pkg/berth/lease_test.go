@@ -118,7 +118,7 @@ func TestNextEpoch(t *testing.T) {
 		{"the same process was cut off", 3, "a", "a", 3, 3, 3, false},
 		{"an older process", 3, "b", "a", 2, 2, 0, true},
 		{"another process with the same epoch", 3, "b", "a", 3, 3, 0, true},
-		{"the same instance with an older epoch", 3, "a", "a", 2, 2, 0, true},
+		{"the same process lost the answer that raised its epoch", 3, "a", "a", 2, 2, 3, false},
 		{"a restored database, process holds more", 3, "a", "a", 7, 7, 8, false},
 		{"a restored database, another instance", 3, "b", "a", 7, 9, 10, false},
 		{"a restored database, new process with a journal", 3, "a", "b", 0, 9, 10, false},

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/logging"
 )
 
 // Defaults of loops.
@@ -247,21 +249,9 @@ func (l *Loop) open(ctx context.Context) bool {
 func (l *Loop) protected(ctx context.Context) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			// The stack names functions; the value may hold anything, so its
-			// type alone is told unless it is an error or a constant text.
-			err = fmt.Errorf("%w: %s", ErrPanic, panicText(v))
+			err = fmt.Errorf("%w: %s", ErrPanic, logging.PanicText(v))
 			l.c.Log.Error("round panicked", zap.Error(err), zap.ByteString("stack", debug.Stack()))
 		}
 	}()
 	return l.c.RunOnce(ctx)
-}
-
-func panicText(v any) string {
-	switch v := v.(type) {
-	case error:
-		return v.Error()
-	case string:
-		return v
-	}
-	return fmt.Sprintf("%T", v)
 }

@@ -56,10 +56,11 @@ func NewServer(c ServerConfig) *Server {
 		server: &http.Server{
 			Handler:           c.Handler,
 			ReadHeaderTimeout: 10 * time.Second,
+			ReadTimeout:       30 * time.Second,
 			IdleTimeout:       2 * time.Minute,
 			WriteTimeout:      c.WriteTimeout,
 			MaxHeaderBytes:    64 << 10,
-			ErrorLog:          zap.NewStdLog(c.Log),
+			ErrorLog:          zap.NewStdLog(zap.NewNop()), // net/http's lines quote what clients sent
 		},
 	}
 }

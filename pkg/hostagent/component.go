@@ -7,6 +7,11 @@ import (
 	"github.com/berth-dev/berth/pkg/daemon"
 )
 
+// CloseWithin is what the Runtime should allow for giving a device back: with
+// the default timings the work must be dead 10 s after the agent fenced itself.
+// A device that takes longer is unclean.
+const CloseWithin = 8 * time.Second
+
 // StopBound is what a daemon should allow for an agent's end: killing what
 // runs, and handing in what there is.
 const StopBound = 45 * time.Second

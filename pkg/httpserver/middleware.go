@@ -3,10 +3,8 @@ package httpserver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 	"go.uber.org/zap"
 
+	"github.com/berth-dev/berth/pkg/logging"
 	"github.com/berth-dev/berth/pkg/problem"
 )
 
@@ -156,12 +155,8 @@ func recoverPanics(logger *zap.Logger) echo.MiddlewareFunc {
 				if err, ok := r.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 					panic(r) // net/http's own way to break a connection off
 				}
-				what := fmt.Sprintf("%T", r)
-				if re, ok := r.(runtime.Error); ok {
-					what = re.Error()
-				}
 				logger.Error("a request panicked",
-					zap.String("panic", what),
+					zap.String("panic", logging.PanicText(r)),
 					zap.String("route", c.Path()),
 					zap.String("request_id", RequestID(c)),
 					zap.ByteString("stack", debug.Stack()))

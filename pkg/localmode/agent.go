@@ -113,7 +113,8 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 	}
 	// What an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
-		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Logger: c.Log,
+		CloseTimeout: hostagent.CloseWithin,
+		StateDir:     c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Logger: c.Log,
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{Allow: c.AllowPages}},
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ package logging
 import (
 	"fmt"
 	"io"
+	"runtime"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -58,4 +59,14 @@ func Transitions(logger *zap.Logger, transitions []berth.Transition) {
 			zap.String("pool_id", string(t.Pool)),
 		)
 	}
+}
+
+// PanicText is what may be logged of a panic's value: the text of the Go
+// runtime's own errors, otherwise the type alone, since the value may hold
+// content.
+func PanicText(v any) string {
+	if err, ok := v.(runtime.Error); ok {
+		return err.Error()
+	}
+	return fmt.Sprintf("%T", v)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -33,6 +34,8 @@ type Config struct {
 	// Labels are added to every device.
 	Labels map[string]string
 	Limits runtime.Limits
+	// CloseTimeout bounds giving a device back after a run; 0: the Runtime's own.
+	CloseTimeout time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
 }
