@@ -301,7 +301,7 @@ func TestARequestThatDoesNotEndIsBrokenOff(t *testing.T) {
 		<-r.Context().Done()
 		close(ended)
 	})
-	url, stop, done := start(t, &httpserver.Server{Handler: handler, Grace: 10 * time.Millisecond})
+	url, stop, done := start(t, &httpserver.Server{Handler: handler, Grace: 500 * time.Millisecond})
 	client := make(chan error, 1)
 	go func() {
 		res, err := http.Get(url)
@@ -312,10 +312,14 @@ func TestARequestThatDoesNotEndIsBrokenOff(t *testing.T) {
 	}()
 	<-begun
 	stop()
-	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+	if err := <-done; !errors.Is(err, httpserver.ErrBrokenOff) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Serve: %v", err)
 	}
-	<-ended
+	select {
+	case <-ended:
+	default:
+		t.Error("Serve returned while a handler ran")
+	}
 	<-client
 	http.DefaultClient.CloseIdleConnections()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,9 +24,16 @@ type Server struct {
 	Logger *zap.Logger
 }
 
+// ErrBrokenOff is wrapped by Serve's error when requests outlasted the grace. It
+// is no context.DeadlineExceeded, which would say that something still runs.
+var ErrBrokenOff = errors.New("requests were broken off")
+
 // Serve accepts on ln until ctx ends. Then it closes ln, begins the drain, and
 // waits for the requests that run, within Grace; those that are not done by then
-// have their contexts ended and their connections closed, which is an error.
+// have their contexts ended and their connections closed, which is an error. It
+// waits for their handlers as long again, so that transactions are rolled back
+// before the process ends; the error wraps context.DeadlineExceeded only where a
+// handler still runs then.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	if s.Logger == nil {
 		s.Logger = zap.NewNop()
@@ -36,8 +44,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Requests outlive ctx: running transactions end by themselves.
 	base, breakOff := context.WithCancel(context.WithoutCancel(ctx))
 	defer breakOff()
+	var running inFlight
 	server := &http.Server{
-		Handler:           s.Handler,
+		Handler:           running.counted(s.Handler),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second, // above the longest long poll
@@ -64,10 +73,57 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		s.Logger.Warn("requests were broken off at shutdown", zap.Duration("grace", s.Grace))
 		breakOff()
 		_ = server.Close()
-		err = fmt.Errorf("requests did not end within %v: %w", s.Grace, err)
+		err = fmt.Errorf("%w: they did not end within %v", ErrBrokenOff, s.Grace)
+		if werr := running.wait(s.Grace); werr != nil {
+			err = fmt.Errorf("%w: %w", err, werr)
+		}
 	}
 	if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 		err = errors.Join(err, serr)
 	}
 	return err
+}
+
+// inFlight counts the handlers that run.
+type inFlight struct {
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when none runs; nil while nobody waits
+}
+
+func (f *inFlight) counted(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		f.n++
+		f.mu.Unlock()
+		defer func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.n--; f.n == 0 && f.idle != nil {
+				close(f.idle)
+				f.idle = nil
+			}
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// wait returns nil when no handler runs, context.DeadlineExceeded after d.
+func (f *inFlight) wait(d time.Duration) error {
+	f.mu.Lock()
+	if f.n == 0 {
+		f.mu.Unlock()
+		return nil
+	}
+	idle := make(chan struct{})
+	f.idle = idle
+	f.mu.Unlock()
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		return nil
+	case <-timer.C:
+		return context.DeadlineExceeded
+	}
 }
