@@ -56,7 +56,8 @@ func run(ctx context.Context, args []string, env func(string) string, stdout io.
 	}
 	defer func() { err = errors.Join(err, rt.Close()) }()
 	api, err := localapi.New(localapi.Config{
-		Runtime: rt.Runtime, RunsDir: filepath.Join(cfg.devices.StateDir, "runs"), AllowRemote: cfg.allowRemote, Logger: log})
+		Runtime: rt.Runtime, RunsDir: filepath.Join(cfg.devices.StateDir, "runs"), AllowRemote: cfg.allowRemote, Logger: log,
+	})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}

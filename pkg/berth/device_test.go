@@ -97,9 +97,20 @@ func TestHostNameMatches(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"lab-*", "lab-1", true}, {"lab-*", "lab-", true}, {"lab-*", "xlab-1", false}, {"*", "anything", true}, {"lab-?", "lab-12", false},
-		{"lab-[0-9]", "lab-7", true}, {"lab-[0-9]", "lab-x", false}, {"lab-1", "lab-1", true}, {"", "lab-1", false}, {"", "", true},
-		{"[", "[", false}, {"lab-[", "lab-[", false}, {"*", "a/b", false}, {"Lab-*", "lab-1", false},
+		{"lab-*", "lab-1", true},
+		{"lab-*", "lab-", true},
+		{"lab-*", "xlab-1", false},
+		{"*", "anything", true},
+		{"lab-?", "lab-12", false},
+		{"lab-[0-9]", "lab-7", true},
+		{"lab-[0-9]", "lab-x", false},
+		{"lab-1", "lab-1", true},
+		{"", "lab-1", false},
+		{"", "", true},
+		{"[", "[", false},
+		{"lab-[", "lab-[", false},
+		{"*", "a/b", false},
+		{"Lab-*", "lab-1", false},
 	} {
 		if got := berth.HostNameMatches(c.pattern, c.name); got != c.want {
 			t.Errorf("%q matches %q: %v", c.pattern, c.name, got)

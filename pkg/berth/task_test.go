@@ -188,7 +188,10 @@ func TestScopeSees(t *testing.T) {
 		who   berth.Principal
 		want  bool
 	}{
-		{berth.Scope{All: true}, ann, true}, {berth.Scope{Owner: ann}, ann, true}, {berth.Scope{}, ann, false}, {berth.Scope{}, berth.Principal{}, false},
+		{berth.Scope{All: true}, ann, true},
+		{berth.Scope{Owner: ann}, ann, true},
+		{berth.Scope{}, ann, false},
+		{berth.Scope{}, berth.Principal{}, false},
 		{berth.Scope{Owner: berth.Principal{Kind: berth.ActorHost, ID: "ann"}}, ann, false},
 		{berth.Scope{Owner: berth.Principal{Kind: berth.ActorUser}}, berth.Principal{Kind: berth.ActorUser}, false},
 	} {

@@ -38,10 +38,12 @@ func (b *bench) Name() string { return "bench" }
 func (b *bench) Discover(context.Context) ([]runtime.Device, error) {
 	return []runtime.Device{{ID: "bench-0", Driver: "bench", Health: runtime.HealthGood}}, nil
 }
+
 func (b *bench) Probe(ctx context.Context, _ runtime.DeviceID) (runtime.Device, error) {
 	ds, err := b.Discover(ctx)
 	return ds[0], err
 }
+
 func (b *bench) Open(context.Context, runtime.DeviceID, runtime.OpenOptions) (runtime.Session, error) {
 	b.opened++
 	if b.openErr != nil {
@@ -85,7 +87,8 @@ func compose(t *testing.T, b *bench, log *zap.Logger, run func(context.Context, 
 	t.Helper()
 	rt, err := runtime.New(runtime.Config{
 		Drivers: []runtime.Driver{b}, Plugins: []runtime.Plugin{plugin{"test.work", "1.0.0", run}},
-		Limits: runtime.Limits{LogBytes: 100, ArtifactBytes: 50, Artifacts: 3}, CloseTimeout: 100 * time.Millisecond, Logger: log})
+		Limits: runtime.Limits{LogBytes: 100, ArtifactBytes: 50, Artifacts: 3}, CloseTimeout: 100 * time.Millisecond, Logger: log,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,8 +231,15 @@ func TestLimitsOfLogAndArtifacts(t *testing.T) {
 			name, content string
 			ok            bool
 		}{
-			{"a", "content", true}, {"a", "again", false}, {"../b", "", false}, {"", "", false}, {".hidden", "", false},
-			{"large", strings.Repeat("z", 51), false}, {"b", "", true}, {"c", "x", true}, {"d", "one too many", false},
+			{"a", "content", true},
+			{"a", "again", false},
+			{"../b", "", false},
+			{"", "", false},
+			{".hidden", "", false},
+			{"large", strings.Repeat("z", 51), false},
+			{"b", "", true},
+			{"c", "x", true},
+			{"d", "one too many", false},
 		} {
 			err := write(c.name, c.content)
 			if (err == nil) != c.ok || (err != nil && runtime.CodeOf(err) != runtime.CodeArtifactLimit) {

@@ -19,8 +19,10 @@ import (
 )
 
 func TestFirstTaskLeavesThePagesPixelsAndText(t *testing.T) {
-	res := run(t, t.Context(), runtime.RunRequest{DeviceID: "chromium-0", Plugin: "browser.script", Version: "^1.0.0",
-		Payload: redact.NewBytes(demo.FirstTask(site.URL + "/"))})
+	res := run(t, t.Context(), runtime.RunRequest{
+		DeviceID: "chromium-0", Plugin: "browser.script", Version: "^1.0.0",
+		Payload: redact.NewBytes(demo.FirstTask(site.URL + "/")),
+	})
 	want(t, res, runtime.OutcomeSucceeded, "")
 	if got := reads(t, res)["confirmation"]; got != demo.ResultText {
 		t.Errorf("read %q, want %q", got, demo.ResultText)
@@ -106,11 +108,13 @@ func TestEveryStepKind(t *testing.T) {
 			{"click": map[string]any{"selector": "#far"}},
 			{"assert": map[string]any{"selector": "#out", "text": "far clicked"}},
 			{"ui_tree": map[string]any{"name": "tree.json"}},
-		}})})
+		}}),
+	})
 	want(t, res, runtime.OutcomeSucceeded, "")
 	got := reads(t, res)
 	for name, value := range map[string]string{
-		"replaced": "new", "secret": redact.Placeholder, "kind": "answer", "title": "Page /steps", "url": site.URL + "/steps"} {
+		"replaced": "new", "secret": redact.Placeholder, "kind": "answer", "title": "Page /steps", "url": site.URL + "/steps",
+	} {
 		if got[name] != value {
 			t.Errorf("read %s: got %q, want %q", name, got[name], value)
 		}
@@ -196,7 +200,8 @@ func TestContextsShareNothingAndStartPristine(t *testing.T) {
 
 func TestDialogsDoNotStopThePage(t *testing.T) {
 	res := browse(t, "chromium-0", steps{
-		{"goto": map[string]any{"url": site.URL + "/alert"}}, {"assert": map[string]any{"selector": "#p", "text": "after"}}})
+		{"goto": map[string]any{"url": site.URL + "/alert"}}, {"assert": map[string]any{"selector": "#p", "text": "after"}},
+	})
 	want(t, res, runtime.OutcomeSucceeded, "")
 }
 
@@ -206,8 +211,10 @@ func TestFourContextsAtOnce(t *testing.T) {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			res, err := shared.Run(t.Context(), fill(t, runtime.RunRequest{DeviceID: runtime.DeviceID(fmt.Sprintf("chromium-%d", i)),
-				Plugin: "browser.script", Payload: redact.NewBytes(demo.FirstTask(site.URL + "/"))}))
+			res, err := shared.Run(t.Context(), fill(t, runtime.RunRequest{
+				DeviceID: runtime.DeviceID(fmt.Sprintf("chromium-%d", i)),
+				Plugin:   "browser.script", Payload: redact.NewBytes(demo.FirstTask(site.URL + "/")),
+			}))
 			if err != nil || res.Outcome != runtime.OutcomeSucceeded {
 				t.Errorf("context %d: %v %s %s", i, err, res.Reason, res.Message)
 			}
@@ -219,7 +226,8 @@ func TestFourContextsAtOnce(t *testing.T) {
 // stuck is a script that waits for a minute after it logged its first step.
 func stuck(t *testing.T, path string) redact.Bytes {
 	return payload(t, map[string]any{"steps": steps{
-		{"goto": map[string]any{"url": site.URL + path}}, {"wait": map[string]any{"text": "never there"}, "timeout_ms": 60000}}})
+		{"goto": map[string]any{"url": site.URL + path}}, {"wait": map[string]any{"text": "never there"}, "timeout_ms": 60000},
+	}})
 }
 
 func TestBrowserKilledInMidRunIsInfraFailedAtOnceAndTheNextRunWorks(t *testing.T) {
@@ -341,8 +349,11 @@ func renderers(t *testing.T) []int {
 
 func TestDeniedAddressesAreNotReachedThroughFrames(t *testing.T) {
 	res := browse(t, "chromium-1", steps{
-		{"goto": map[string]any{"url": site.URL + "/frames?popup"}}, {"wait": map[string]any{"text": "frames"}}, {"wait": map[string]any{"idle_ms": 800}},
-		{"screenshot": map[string]any{"name": "after.png"}}}) // a window in front would keep the page from being drawn
+		{"goto": map[string]any{"url": site.URL + "/frames?popup"}},
+		{"wait": map[string]any{"text": "frames"}},
+		{"wait": map[string]any{"idle_ms": 800}},
+		{"screenshot": map[string]any{"name": "after.png"}},
+	}) // a window in front would keep the page from being drawn
 	want(t, res, runtime.OutcomeSucceeded, "")
 	deniedHits.Range(func(how, _ any) bool {
 		t.Errorf("a denied address was reached by: %v", how)

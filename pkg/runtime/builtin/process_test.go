@@ -119,9 +119,13 @@ func TestProcessRunFailures(t *testing.T) {
 
 func TestSecretsAreMaskedInTheLogAlsoAcrossWrites(t *testing.T) {
 	const secret = "s3cr3t-value-77"
-	res := run(t, t.Context(), runtime.RunRequest{DeviceID: "process-0", Plugin: "process.run", Secrets: redact.Strings{"token": redact.NewString(secret)},
-		Payload: payload(t, map[string]any{"secret_env": map[string]string{"TOKEN": "token"},
-			"command": []string{"sh", "-c", `echo "got $TOKEN"; printf s3cr3t; sleep 0.1; printf -- '-value-77 end'; test "$TOKEN" = ` + secret}})})
+	res := run(t, t.Context(), runtime.RunRequest{
+		DeviceID: "process-0", Plugin: "process.run", Secrets: redact.Strings{"token": redact.NewString(secret)},
+		Payload: payload(t, map[string]any{
+			"secret_env": map[string]string{"TOKEN": "token"},
+			"command":    []string{"sh", "-c", `echo "got $TOKEN"; printf s3cr3t; sleep 0.1; printf -- '-value-77 end'; test "$TOKEN" = ` + secret},
+		}),
+	})
 	want(t, res, runtime.OutcomeSucceeded, "")
 	if log := logOf(t, res); log != "got [redacted]\n[redacted] end" {
 		t.Errorf("log is %q", log)
@@ -274,8 +278,10 @@ func crashChild() {
 	}
 	base := os.Getenv(crashEnv) + "-runs"
 	go func() {
-		_, _ = rt.Run(context.Background(), runtime.RunRequest{RunID: "crash-1", DeviceID: "process-0", Plugin: "process.run", Dir: base + "/1",
-			Payload: redact.NewBytes([]byte(fmt.Sprintf(`{"command":["bash","-c",%q]}`, tree))), Sink: toStdout{}})
+		_, _ = rt.Run(context.Background(), runtime.RunRequest{
+			RunID: "crash-1", DeviceID: "process-0", Plugin: "process.run", Dir: base + "/1",
+			Payload: redact.NewBytes([]byte(fmt.Sprintf(`{"command":["bash","-c",%q]}`, tree))), Sink: toStdout{},
+		})
 	}()
 	err = rt.Direct(context.Background(), "chromium-0", func(context.Context, runtime.Session) error {
 		fmt.Println("browser up")

@@ -136,7 +136,8 @@ func (s *session) bounds(ctx context.Context) (map[int64]runtime.Bounds, error) 
 		b := doc.Layout.Bounds[i]
 		round := func(f float64) float64 { return math.Round(f*100) / 100 }
 		out[doc.Nodes.Backend[node]] = runtime.Bounds{
-			X: round(b[0] - doc.ScrollX), Y: round(b[1] - doc.ScrollY), Width: round(b[2]), Height: round(b[3])}
+			X: round(b[0] - doc.ScrollX), Y: round(b[1] - doc.ScrollY), Width: round(b[2]), Height: round(b[3]),
+		}
 	}
 	return out, nil
 }

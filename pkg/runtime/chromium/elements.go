@@ -84,7 +84,8 @@ func (s *session) find(ctx context.Context, selector string) (string, error) {
 		}
 		var ev evaluation
 		if err := s.call(ctx, "Runtime.evaluate", object{
-			"expression": "document.querySelector(" + string(quoted) + ")", "contextId": world}, &ev); err != nil {
+			"expression": "document.querySelector(" + string(quoted) + ")", "contextId": world,
+		}, &ev); err != nil {
 			return err
 		}
 		if ev.Exception != nil {
@@ -104,7 +105,8 @@ func (s *session) apply(ctx context.Context, element, function string, out any, 
 	}
 	var ev evaluation
 	if err := s.call(ctx, "Runtime.callFunctionOn", object{
-		"objectId": element, "functionDeclaration": function, "arguments": arguments, "returnByValue": true}, &ev); err != nil {
+		"objectId": element, "functionDeclaration": function, "arguments": arguments, "returnByValue": true,
+	}, &ev); err != nil {
 		return err
 	}
 	if ev.Exception != nil {

@@ -25,8 +25,10 @@ func candidates() []string { return []string{"chromium", "chromium-browser", "go
 func Find(configured string) (string, error) {
 	if configured != "" {
 		if fi, err := os.Stat(configured); err != nil || fi.IsDir() || fi.Mode()&0o111 == 0 {
-			return "", &runtime.ActionError{Code: runtime.CodeBrowserMissing,
-				Message: fmt.Sprintf("the configured browser %s is not an executable file; %s", configured, Remedy)}
+			return "", &runtime.ActionError{
+				Code:    runtime.CodeBrowserMissing,
+				Message: fmt.Sprintf("the configured browser %s is not an executable file; %s", configured, Remedy),
+			}
 		}
 		return filepath.Abs(configured)
 	}
@@ -35,8 +37,10 @@ func Find(configured string) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", &runtime.ActionError{Code: runtime.CodeBrowserMissing,
-		Message: fmt.Sprintf("no browser was found (looked for %s in PATH); %s", strings.Join(candidates(), ", "), Remedy)}
+	return "", &runtime.ActionError{
+		Code:    runtime.CodeBrowserMissing,
+		Message: fmt.Sprintf("no browser was found (looked for %s in PATH); %s", strings.Join(candidates(), ", "), Remedy),
+	}
 }
 
 var majorPattern = regexp.MustCompile(`\b(\d+)\.\d+\.\d+`)
@@ -50,8 +54,10 @@ func majorVersion(ctx context.Context, path string) (string, error) {
 	out, err := cmd.Output()
 	m := majorPattern.FindSubmatch(out)
 	if err != nil || m == nil {
-		return "", &runtime.ActionError{Code: runtime.CodeBrowserStart,
-			Message: fmt.Sprintf("%s --version does not answer as Chromium does; %s", path, Remedy), Err: err}
+		return "", &runtime.ActionError{
+			Code:    runtime.CodeBrowserStart,
+			Message: fmt.Sprintf("%s --version does not answer as Chromium does; %s", path, Remedy), Err: err,
+		}
 	}
 	return string(m[1]), nil
 }

@@ -24,7 +24,8 @@ func (s *session) Tap(ctx context.Context, t runtime.Target) error {
 		{"mouseMoved", "none", 0, 0}, {"mousePressed", "left", 1, 1}, {"mouseReleased", "left", 0, 1},
 	} {
 		if err := s.call(ctx, "Input.dispatchMouseEvent", object{
-			"type": e.kind, "x": at.x, "y": at.y, "button": e.button, "buttons": e.buttons, "clickCount": e.clicks}, nil); err != nil {
+			"type": e.kind, "x": at.x, "y": at.y, "button": e.button, "buttons": e.buttons, "clickCount": e.clicks,
+		}, nil); err != nil {
 			return err
 		}
 	}

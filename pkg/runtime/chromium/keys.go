@@ -40,8 +40,10 @@ func named(name string) (key, bool) {
 // parseKey reads "Enter", "a", "Control+Shift+ArrowLeft". The error does not
 // repeat the key: what is pressed is typed text.
 func parseKey(name string) (key, error) {
-	unknown := &runtime.ActionError{Code: runtime.CodeUnknownKey,
-		Message: "unknown key; use one character or a name such as Enter, Tab, Escape, Backspace, ArrowDown or F5, with Control, Shift, Alt or Meta before a '+'"}
+	unknown := &runtime.ActionError{
+		Code:    runtime.CodeUnknownKey,
+		Message: "unknown key; use one character or a name such as Enter, Tab, Escape, Backspace, ArrowDown or F5, with Control, Shift, Alt or Meta before a '+'",
+	}
 	parts := strings.Split(name, "+")
 	if strings.HasSuffix(name, "++") || name == "+" { // the plus key itself
 		parts = append(strings.Split(strings.TrimSuffix(strings.TrimSuffix(name, "+"), "+"), "+"), "+")

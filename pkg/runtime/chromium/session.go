@@ -91,7 +91,8 @@ func (s *session) prepare(ctx context.Context) error {
 		ID string `json:"targetId"`
 	}
 	if err := c.call(ctx, "", "Target.createTarget", object{
-		"url": "about:blank", "browserContextId": s.contextID, "width": defaultWidth, "height": defaultHeight}, &target); err != nil {
+		"url": "about:blank", "browserContextId": s.contextID, "width": defaultWidth, "height": defaultHeight,
+	}, &target); err != nil {
 		return err
 	}
 	s.targetID = target.ID

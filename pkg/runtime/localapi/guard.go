@@ -28,8 +28,10 @@ func (s *Server) guard(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Response().Header().Set("X-Content-Type-Options", "nosniff")
 		c.Response().Header().Set("Cross-Origin-Resource-Policy", "same-origin")
 		if !s.cfg.AllowRemote && !loopbackHost(r.Host) {
-			return &problem{Status: http.StatusForbidden, Code: "foreign_host", Title: "the request is addressed to another host",
-				Remedy: "use the address 127.0.0.1 or localhost, or start with --allow-remote"}
+			return &problem{
+				Status: http.StatusForbidden, Code: "foreign_host", Title: "the request is addressed to another host",
+				Remedy: "use the address 127.0.0.1 or localhost, or start with --allow-remote",
+			}
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && origin != "http://"+r.Host {
 			return foreignSite()
@@ -39,8 +41,10 @@ func (s *Server) guard(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-				return &problem{Status: http.StatusUnsupportedMediaType, Code: "json_required", Title: "the body must be JSON",
-					Remedy: "send the header Content-Type: application/json"}
+				return &problem{
+					Status: http.StatusUnsupportedMediaType, Code: "json_required", Title: "the body must be JSON",
+					Remedy: "send the header Content-Type: application/json",
+				}
 			}
 		}
 		return next(c)

@@ -97,7 +97,8 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	if limit > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeoutCause(ctx, limit, &runtime.ActionError{
-			Code: runtime.CodeCommandTimeout, Message: fmt.Sprintf("the host allows a command %v", limit)})
+			Code: runtime.CodeCommandTimeout, Message: fmt.Sprintf("the host allows a command %v", limit),
+		})
 		defer stop()
 	}
 	out := &boundedWriter{w: c.Output, left: s.driver.cfg.OutputBytes, full: make(chan struct{})}
@@ -196,8 +197,10 @@ func (l Limits) script() string {
 // allowed resolves the command and checks it against the allow-list. The error
 // does not name the command, which is part of a payload.
 func (d *Driver) allowed(args []string) (string, error) {
-	refused := &runtime.ActionError{Code: runtime.CodeCommandRefused,
-		Message: "the command is not on this host's allow-list; choose one that is, or have the host's operator add it"}
+	refused := &runtime.ActionError{
+		Code:    runtime.CodeCommandRefused,
+		Message: "the command is not on this host's allow-list; choose one that is, or have the host's operator add it",
+	}
 	if len(args) == 0 || args[0] == "" {
 		return "", refused
 	}

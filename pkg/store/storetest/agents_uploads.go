@@ -58,8 +58,10 @@ func uploadRefused(w *world) {
 		as   store.Assignment
 		want error
 	}{
-		{"foreign", b, as, berth.ErrNotFound}, {"unknown", a, unknown, berth.ErrNotFound},
-		{"a fence above", a, above, berth.ErrLeaseLost}, {"a fence below", a, below, berth.ErrLeaseLost},
+		{"foreign", b, as, berth.ErrNotFound},
+		{"unknown", a, unknown, berth.ErrNotFound},
+		{"a fence above", a, above, berth.ErrLeaseLost},
+		{"a fence below", a, below, berth.ErrLeaseLost},
 	} {
 		w.fails(c.name+": check", w.Store.CheckUpload(bg(), store.HolderParams{AgentCall: c.by.call(), Holder: holder(c.as)}), c.want)
 		w.fails(c.name+": log", err3(w.Store.AppendLog(bg(), c.by.chunk(c.as, 0, "x"))), c.want)

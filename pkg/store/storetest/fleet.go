@@ -85,7 +85,9 @@ func devicesAndHosts(w *world) {
 		f    store.DeviceFilter
 		want []berth.DeviceID
 	}{
-		{store.DeviceFilter{}, both}, {store.DeviceFilter{Pool: other.ID}, b.ids}, {store.DeviceFilter{Host: a.id}, a.ids},
+		{store.DeviceFilter{}, both},
+		{store.DeviceFilter{Pool: other.ID}, b.ids},
+		{store.DeviceFilter{Host: a.id}, a.ids},
 		{store.DeviceFilter{Pool: other.ID, Host: a.id}, nil},
 	} {
 		if got := list(c.f); !slices.Equal(got, c.want) {

@@ -121,14 +121,18 @@ func (w *world) makePool(name string, mods ...func(*berth.Pool)) berth.Pool {
 }
 
 // Changes of a new task.
-func withName(s string) func(*berth.NewTask)       { return func(n *berth.NewTask) { n.Name = s } }
+func withName(s string) func(*berth.NewTask) { return func(n *berth.NewTask) { n.Name = s } }
+
 func withTags(tags ...string) func(*berth.NewTask) { return func(n *berth.NewTask) { n.Tags = tags } }
-func withPriority(p int) func(*berth.NewTask)      { return func(n *berth.NewTask) { n.Priority = p } }
+
+func withPriority(p int) func(*berth.NewTask) { return func(n *berth.NewTask) { n.Priority = p } }
+
 func withSelector(s string) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.Requirement.Selector = s }
 }
 func withPool(p berth.PoolID) func(*berth.NewTask) { return func(n *berth.NewTask) { n.Pool = p } }
-func notBefore(t time.Time) func(*berth.NewTask)   { return func(n *berth.NewTask) { n.NotBefore = t } }
+func notBefore(t time.Time) func(*berth.NewTask) { return func(n *berth.NewTask) { n.NotBefore = t } }
+
 func maxAttempts(i int) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.Retry.MaxAttempts = i }
 }
@@ -136,9 +140,11 @@ func retryUnsafe(n *berth.NewTask) { n.Retry.RetryUnsafe = true }
 func retryOn(o ...berth.Outcome) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.Retry.On = o }
 }
+
 func queueTimeout(d time.Duration) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.QueueTimeout = d }
 }
+
 func runTimeout(d time.Duration) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.RunTimeout = d }
 }

@@ -60,8 +60,10 @@ type failure struct {
 func (Plugin) Run(ctx context.Context, job runtime.Job) runtime.Result {
 	page, ok := job.Session.(runtime.Browser)
 	if !ok {
-		return runtime.Result{Outcome: runtime.OutcomeFailed, Reason: runtime.CodeUnsupported,
-			Message: "the device shows no web pages; select one with driver=chromium"}
+		return runtime.Result{
+			Outcome: runtime.OutcomeFailed, Reason: runtime.CodeUnsupported,
+			Message: "the device shows no web pages; select one with driver=chromium",
+		}
 	}
 	var s script
 	if err := json.Unmarshal(job.Payload.Reveal(), &s); err != nil {

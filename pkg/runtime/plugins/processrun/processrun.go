@@ -63,7 +63,8 @@ func (Plugin) Run(ctx context.Context, job runtime.Job) runtime.Result {
 		var stop context.CancelFunc
 		limit := time.Duration(p.TimeoutMS) * time.Millisecond
 		ctx, stop = context.WithTimeoutCause(ctx, limit, &runtime.ActionError{
-			Code: runtime.CodeCommandTimeout, Message: fmt.Sprintf("the command ran longer than its timeout_ms of %d", p.TimeoutMS)})
+			Code: runtime.CodeCommandTimeout, Message: fmt.Sprintf("the command ran longer than its timeout_ms of %d", p.TimeoutMS),
+		})
 		defer stop()
 	}
 	job.Out.Progress(0, "running the command")
@@ -73,8 +74,10 @@ func (Plugin) Run(ctx context.Context, job runtime.Job) runtime.Result {
 	if err != nil {
 		return stopped(err)
 	}
-	res := runtime.Result{Outcome: runtime.OutcomeSucceeded,
-		JSON: runtime.Object(result{ExitCode: exit.Code, Signal: exit.Signal, DurationMS: exit.Duration.Milliseconds()})}
+	res := runtime.Result{
+		Outcome: runtime.OutcomeSucceeded,
+		JSON:    runtime.Object(result{ExitCode: exit.Code, Signal: exit.Signal, DurationMS: exit.Duration.Milliseconds()}),
+	}
 	if !expected(exit, p.ExpectedExitCodes) {
 		res.Outcome, res.Reason, res.Message = runtime.OutcomeFailed, runtime.CodeExitCode, fmt.Sprintf("the command exited with code %d", exit.Code)
 		if exit.Signal != "" {
@@ -154,8 +157,10 @@ func keep(dir string, files []string, out runtime.Out) error {
 }
 
 func keepOne(root *os.Root, i int, name string, out runtime.Out) error {
-	missing := &runtime.ActionError{Code: runtime.CodeArtifactMissing,
-		Message: fmt.Sprintf("files[%d] is not a regular file inside the command's directory", i)}
+	missing := &runtime.ActionError{
+		Code:    runtime.CodeArtifactMissing,
+		Message: fmt.Sprintf("files[%d] is not a regular file inside the command's directory", i),
+	}
 	if !filepath.IsLocal(name) {
 		return missing
 	}
