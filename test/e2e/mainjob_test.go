@@ -30,6 +30,16 @@ func TestFirstTaskOfBerthUp(t *testing.T) {
 	}
 	checkDemoTask(t, l.Client, task.ID)
 	l.Stop(t)
+	log, err := os.ReadFile(l.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	where := &places{}
+	where.add("berth.log", log)
+	where.mustNotHold(t, map[string]string{
+		"password": l.Password, "access token": l.Tokens.AccessToken, "refresh token": l.Tokens.RefreshToken,
+		"typed text and page": demo.ResultText, "page title": demo.Title,
+	}, nil)
 }
 
 // TestMainJobOnPostgres: the same work with migrate, api, scheduler,
