@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -171,7 +172,7 @@ func batchOf(file string, raw []byte) (json.RawMessage, bool, error) {
 	case err == nil:
 		_, many := fields["tasks"]
 		return raw, many, nil
-	case asSyntax(err, &syntax):
+	case errors.As(err, &syntax):
 		line := 1 + bytes.Count(raw[:min(int(syntax.Offset), len(raw))], []byte("\n"))
 		return nil, false, &remedyError{what: fmt.Sprintf("%s is not JSON, at line %d", named(file), line), remedy: "mend it; a task is an object with at least a plugin"}
 	}
@@ -188,14 +189,6 @@ func named(file string) string {
 		return "standard input"
 	}
 	return file
-}
-
-func asSyntax(err error, target **json.SyntaxError) bool {
-	s, ok := err.(*json.SyntaxError) //nolint:errorlint // encoding/json returns it bare
-	if ok {
-		*target = s
-	}
-	return ok
 }
 
 // one is the task that the flags describe.

@@ -1,4 +1,3 @@
-//nolint:bodyclose // decode closes the body of every answer
 package client
 
 import (

@@ -12,9 +12,12 @@ import (
 const (
 	// Title is the page's title and heading.
 	Title = "Harbour berth order"
-	// BannerRed, BannerGreen and BannerBlue are the colour (#0B6E99) of the
-	// banner, which fills the full width of the page from its top edge.
-	BannerRed, BannerGreen, BannerBlue = 0x0B, 0x6E, 0x99
+	// BannerRed is the red part of the colour (#0B6E99) of the banner, which fills the full width of the page from its top edge.
+	BannerRed = 0x0B
+	// BannerGreen is its green part.
+	BannerGreen = 0x6E
+	// BannerBlue is its blue part.
+	BannerBlue = 0x99
 	// BannerHeight is the height of the solid part of the banner in CSS pixels.
 	BannerHeight = 24
 	// VesselName is what FirstTask types.

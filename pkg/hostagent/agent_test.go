@@ -63,7 +63,6 @@ func quick() berth.Timings {
 type world struct {
 	t       *testing.T
 	store   *sqlite.Store
-	keeper  *leasekeeper.Keeper
 	server  *httptest.Server
 	proxy   *cuttable
 	timings berth.Timings

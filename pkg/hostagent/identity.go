@@ -30,8 +30,8 @@ type hostIdentity struct {
 	key ed25519.PrivateKey
 }
 
-// ErrNotEnrolled: the state directory has no identity and no enrolment token
-// was given.
+// ErrNotEnrolled is that the state directory has no identity and no enrolment
+// token was given.
 var ErrNotEnrolled = errors.New("this host is not enrolled")
 
 // loadKey reads the host's private key, making one on the first call. The key

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"math/big"
 	"reflect"
@@ -238,8 +239,8 @@ func pathOf(root string, instance any, at []string) string {
 // nil.
 func bounded(f *berth.Faults) error {
 	err := f.Err()
-	invalid, ok := err.(*berth.InvalidError) //nolint:errorlint // Err returns it bare
-	if !ok {
+	var invalid *berth.InvalidError
+	if !errors.As(err, &invalid) {
 		return err
 	}
 	if n := len(invalid.Fields); n > maxFaults {

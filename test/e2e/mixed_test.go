@@ -52,8 +52,10 @@ func mixedKinds(t *testing.T, dir, page string) []kind {
 		return s
 	}
 	browser := func(selector string, steps ...map[string]any) client.TaskSpec {
-		return client.TaskSpec{Plugin: "browser.script", PluginVersion: "^1", Selector: selector,
-			Payload: harness.Payload(t, map[string]any{"steps": steps})}
+		return client.TaskSpec{
+			Plugin: "browser.script", PluginVersion: "^1", Selector: selector,
+			Payload: harness.Payload(t, map[string]any{"steps": steps}),
+		}
 	}
 	open := map[string]any{"goto": map[string]any{"url": page}}
 	read := map[string]any{"read": map[string]any{"name": "heading", "selector": "h1"}}
@@ -63,19 +65,25 @@ func mixedKinds(t *testing.T, dir, page string) []kind {
 			s.Priority = n % 10
 			return s
 		}, state: client.TaskStateSucceeded, reason: "", attempts: 1, outcome: client.OutcomeSucceeded},
-		{name: "page", count: 14, spec: func(int) client.TaskSpec { return browser("browser=chromium", open, read) },
-			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded},
+		{
+			name: "page", count: 14, spec: func(int) client.TaskSpec { return browser("browser=chromium", open, read) },
+			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded,
+		},
 		{name: "page-that-says-no", count: 4, spec: func(int) client.TaskSpec {
 			return retry(browser("driver=chromium", open, map[string]any{"assert": map[string]any{"title": "another"}, "timeout_ms": 300}), 1)
 		}, state: client.TaskStateDeadLetter, reason: "no_tries_left", attempts: 1, outcome: client.OutcomeFailed},
-		{name: "page-on-one", count: 2, spec: func(int) client.TaskSpec { return browser("driver=chromium,site in (one)", open) },
-			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "one"},
+		{
+			name: "page-on-one", count: 2, spec: func(int) client.TaskSpec { return browser("driver=chromium,site in (one)", open) },
+			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "one",
+		},
 		{name: "third-time-lucky", count: 14, spec: func(n int) client.TaskSpec {
 			file := filepath.Join(dir, fmt.Sprintf("counter-%d", n))
 			return retry(shell("driver=process", fmt.Sprintf("echo x >> %[1]s; [ $(wc -l < %[1]s) -ge 3 ]", file)), 3)
 		}, state: client.TaskStateSucceeded, attempts: 3, outcome: client.OutcomeSucceeded},
-		{name: "never", count: 14, spec: func(int) client.TaskSpec { return retry(shell("driver=process", "exit 1"), 2) },
-			state: client.TaskStateDeadLetter, reason: "no_tries_left", attempts: 2, outcome: client.OutcomeFailed, code: "exit_code"},
+		{
+			name: "never", count: 14, spec: func(int) client.TaskSpec { return retry(shell("driver=process", "exit 1"), 2) },
+			state: client.TaskStateDeadLetter, reason: "no_tries_left", attempts: 2, outcome: client.OutcomeFailed, code: "exit_code",
+		},
 		{name: "expected-code", count: 6, spec: func(int) client.TaskSpec {
 			s := shell("driver=process", "")
 			s.Payload = harness.Payload(t, map[string]any{"command": []string{"sh", "-c", "exit 7"}, "expected_exit_codes": []int{7}})
@@ -96,21 +104,31 @@ func mixedKinds(t *testing.T, dir, page string) []kind {
 			s.RunTimeoutSeconds = 1
 			return s
 		}, state: client.TaskStateDeadLetter, reason: "no_tries_left", attempts: 1, outcome: client.OutcomeTimedOut, code: "run_timeout"},
-		{name: "cancelled-queued", count: 10, act: cancelQueued, spec: func(int) client.TaskSpec { return shell("site=nowhere", "true") },
-			state: client.TaskStateCancelled, reason: "cancelled"},
-		{name: "cancelled-running", count: 6, act: cancelRuns, spec: func(int) client.TaskSpec { return shell("driver=process", "exec sleep 600") },
-			state: client.TaskStateCancelled, reason: "cancelled", attempts: 1, outcome: client.OutcomeCancelled},
+		{
+			name: "cancelled-queued", count: 10, act: cancelQueued, spec: func(int) client.TaskSpec { return shell("site=nowhere", "true") },
+			state: client.TaskStateCancelled, reason: "cancelled",
+		},
+		{
+			name: "cancelled-running", count: 6, act: cancelRuns, spec: func(int) client.TaskSpec { return shell("driver=process", "exec sleep 600") },
+			state: client.TaskStateCancelled, reason: "cancelled", attempts: 1, outcome: client.OutcomeCancelled,
+		},
 		{name: "later", count: 10, spec: func(int) client.TaskSpec {
 			s := shell("driver=process", "true")
 			s.NotBefore = time.Now().Add(3 * time.Second)
 			return s
 		}, state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, check: notBefore},
-		{name: "on-one", count: 18, spec: func(int) client.TaskSpec { return shell("driver=process,site=one", "true") },
-			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "one"},
-		{name: "on-two", count: 18, spec: func(int) client.TaskSpec { return shell("driver!=chromium,site notin (one)", "true") },
-			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "two"},
-		{name: "nobody-fits", count: 4, act: cancelLast, spec: func(int) client.TaskSpec { return shell("driver=process,site=elsewhere", "true") },
-			state: client.TaskStateCancelled, reason: "cancelled"},
+		{
+			name: "on-one", count: 18, spec: func(int) client.TaskSpec { return shell("driver=process,site=one", "true") },
+			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "one",
+		},
+		{
+			name: "on-two", count: 18, spec: func(int) client.TaskSpec { return shell("driver!=chromium,site notin (one)", "true") },
+			state: client.TaskStateSucceeded, attempts: 1, outcome: client.OutcomeSucceeded, host: "two",
+		},
+		{
+			name: "nobody-fits", count: 4, act: cancelLast, spec: func(int) client.TaskSpec { return shell("driver=process,site=elsewhere", "true") },
+			state: client.TaskStateCancelled, reason: "cancelled",
+		},
 		{name: "by-priority", count: 10, spec: func(n int) client.TaskSpec {
 			s := browser("driver=chromium,site=two", open)
 			s.Priority = (n * 7) % 10 // each once, in no order

@@ -122,26 +122,44 @@ type expiredCase struct {
 func expiredCases() []expiredCase {
 	tries := func(n int) client.RetrySpec { return client.RetrySpec{MaxAttempts: ptr(n)} }
 	return []expiredCase{
-		{name: "claimed", reach: berth.AttemptClaimed, retry: tries(3), state: client.TaskStateQueued,
-			outcome: client.OutcomeReleased, reason: berth.ReasonNotStarted},
-		{name: "claimed-last-try", reach: berth.AttemptClaimed, retry: tries(1), state: client.TaskStateQueued,
-			outcome: client.OutcomeReleased, reason: berth.ReasonNotStarted},
-		{name: "running", reach: berth.AttemptRunning, retry: tries(2), state: client.TaskStateQueued,
-			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true},
-		{name: "running-last-try", reach: berth.AttemptRunning, retry: tries(1), state: client.TaskStateDeadLetter,
-			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonNoTriesLeft},
-		{name: "running-not-retry-safe", reach: berth.AttemptRunning, retry: client.RetrySpec{RetrySafe: ptr(false)}, state: client.TaskStateDeadLetter,
-			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonNotRetrySafe},
-		{name: "running-not-on-the-list", reach: berth.AttemptRunning, retry: client.RetrySpec{On: &[]client.RetriedOutcome{client.RetriedOutcomeFailed}},
+		{
+			name: "claimed", reach: berth.AttemptClaimed, retry: tries(3), state: client.TaskStateQueued,
+			outcome: client.OutcomeReleased, reason: berth.ReasonNotStarted,
+		},
+		{
+			name: "claimed-last-try", reach: berth.AttemptClaimed, retry: tries(1), state: client.TaskStateQueued,
+			outcome: client.OutcomeReleased, reason: berth.ReasonNotStarted,
+		},
+		{
+			name: "running", reach: berth.AttemptRunning, retry: tries(2), state: client.TaskStateQueued,
+			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true,
+		},
+		{
+			name: "running-last-try", reach: berth.AttemptRunning, retry: tries(1), state: client.TaskStateDeadLetter,
+			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonNoTriesLeft,
+		},
+		{
+			name: "running-not-retry-safe", reach: berth.AttemptRunning, retry: client.RetrySpec{RetrySafe: ptr(false)}, state: client.TaskStateDeadLetter,
+			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonNotRetrySafe,
+		},
+		{
+			name: "running-not-on-the-list", reach: berth.AttemptRunning, retry: client.RetrySpec{On: &[]client.RetriedOutcome{client.RetriedOutcomeFailed}},
 			state: client.TaskStateDeadLetter, outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true,
-			finalReason: berth.ReasonNotRetryable},
-		{name: "running-cancelled", reach: berth.AttemptRunning, retry: tries(3), cancel: true, state: client.TaskStateCancelled,
-			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonCancelled},
+			finalReason: berth.ReasonNotRetryable,
+		},
+		{
+			name: "running-cancelled", reach: berth.AttemptRunning, retry: tries(3), cancel: true, state: client.TaskStateCancelled,
+			outcome: client.OutcomeTimedOut, reason: berth.ReasonLeaseExpired, tries: 1, unclean: true, finalReason: berth.ReasonCancelled,
+		},
 		// Assigned ones come last: a claim takes all that are assigned.
-		{name: "assigned", reach: berth.AttemptAssigned, retry: tries(3), state: client.TaskStateQueued,
-			outcome: client.OutcomeReleased, reason: berth.ReasonUnclaimed},
-		{name: "assigned-last-try", reach: berth.AttemptAssigned, retry: tries(1), state: client.TaskStateQueued,
-			outcome: client.OutcomeReleased, reason: berth.ReasonUnclaimed},
+		{
+			name: "assigned", reach: berth.AttemptAssigned, retry: tries(3), state: client.TaskStateQueued,
+			outcome: client.OutcomeReleased, reason: berth.ReasonUnclaimed,
+		},
+		{
+			name: "assigned-last-try", reach: berth.AttemptAssigned, retry: tries(1), state: client.TaskStateQueued,
+			outcome: client.OutcomeReleased, reason: berth.ReasonUnclaimed,
+		},
 	}
 }
 

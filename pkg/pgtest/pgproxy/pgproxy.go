@@ -199,31 +199,29 @@ func (f *frontend) pass(client io.Reader, server io.Writer) error {
 	}
 }
 
-// startup passes the untyped messages; cancel requests and TLS requests end or
-// precede them.
+// startup passes the one untyped message. A request for TLS would come before it
+// and is refused.
 func startup(client io.Reader, server io.Writer) error {
 	const sslRequest, gssRequest = 80877103, 80877104
-	for {
-		var head [8]byte
-		if _, err := io.ReadFull(client, head[:]); err != nil {
-			return err
-		}
-		size, code := int(binary.BigEndian.Uint32(head[:4]))-8, binary.BigEndian.Uint32(head[4:])
-		if size < 0 || size > 1<<16 {
-			return errShort
-		}
-		body := make([]byte, size)
-		if _, err := io.ReadFull(client, body); err != nil {
-			return err
-		}
-		if _, err := server.Write(append(head[:], body...)); err != nil {
-			return err
-		}
-		if code == sslRequest || code == gssRequest {
-			return fmt.Errorf("pgproxy: use sslmode=disable and gssencmode=disable")
-		}
-		return nil
+	var head [8]byte
+	if _, err := io.ReadFull(client, head[:]); err != nil {
+		return err
 	}
+	size, code := int(binary.BigEndian.Uint32(head[:4]))-8, binary.BigEndian.Uint32(head[4:])
+	if size < 0 || size > 1<<16 {
+		return errShort
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(client, body); err != nil {
+		return err
+	}
+	if _, err := server.Write(append(head[:], body...)); err != nil {
+		return err
+	}
+	if code == sslRequest || code == gssRequest {
+		return fmt.Errorf("pgproxy: use sslmode=disable and gssencmode=disable")
+	}
+	return nil
 }
 
 // see notes what a message means and waits where it should.

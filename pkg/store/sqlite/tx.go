@@ -161,7 +161,7 @@ func (s *Store) read(ctx context.Context, op string, fn func(t *tx) error) error
 	if err != nil {
 		return fromRead(ctx, err)
 	}
-	defer conn.Close() //nolint:errcheck // gives the connection back
+	defer func() { _ = conn.Close() }() // gives the connection back
 	t := &tx{store: s, conn: conn, caller: ctx, run: ctx, op: op}
 	if _, err := conn.ExecContext(context.WithoutCancel(ctx), "BEGIN"); err != nil {
 		return classify(err)
@@ -230,7 +230,7 @@ func queryAll[T any](t *tx, scan func(row) (T, error), query string, args ...any
 	if err != nil {
 		return nil, classify(err)
 	}
-	defer rows.Close()
+	defer func() { _ = rows.Close() }()
 	out = []T{}
 	for rows.Next() {
 		v, err := scan(rows)

@@ -131,7 +131,7 @@ func withSelector(s string) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.Requirement.Selector = s }
 }
 func withPool(p berth.PoolID) func(*berth.NewTask) { return func(n *berth.NewTask) { n.Pool = p } }
-func notBefore(t time.Time) func(*berth.NewTask) { return func(n *berth.NewTask) { n.NotBefore = t } }
+func notBefore(t time.Time) func(*berth.NewTask)   { return func(n *berth.NewTask) { n.NotBefore = t } }
 
 func maxAttempts(i int) func(*berth.NewTask) {
 	return func(n *berth.NewTask) { n.Retry.MaxAttempts = i }
