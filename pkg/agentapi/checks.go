@@ -59,6 +59,9 @@ func checkPlugins(f *berth.Faults, plugins []protocol.Plugin) {
 		if len(p.Description) > maxDescriptionLen {
 			f.Add(path+".description", "it is too long", fmt.Sprintf("send at most %d bytes", maxDescriptionLen))
 		}
+		if _, err := eligibility.Join("", p.Requires); err != nil {
+			f.Add(path+".requires", "it is no selector", "write label=value terms joined by commas, for example driver=chromium")
+		}
 		var schema map[string]json.RawMessage
 		if len(p.Schema) > maxSchemaBytes || (len(p.Schema) > 0 && json.Unmarshal(p.Schema, &schema) != nil) {
 			f.Add(path+".schema", "it is no JSON object or too long", fmt.Sprintf("send a JSON Schema of at most %d bytes", maxSchemaBytes))

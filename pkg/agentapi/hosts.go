@@ -124,7 +124,7 @@ func (a *API) syncParams(call store.AgentCall, req protocol.SyncRequest) store.S
 	}
 	for _, plugin := range req.Plugins {
 		p.Plugins = append(p.Plugins, berth.Plugin{
-			PluginVersion: plugin.PluginVersion, Schema: plugin.Schema, Description: clean(plugin.Description),
+			PluginVersion: plugin.PluginVersion, Schema: plugin.Schema, Requires: plugin.Requires, Description: clean(plugin.Description),
 		})
 	}
 	for _, d := range req.Devices {

@@ -53,7 +53,11 @@ type Plugin struct {
 	// Enabled: hosts may serve it. Reported but unapproved ones are not.
 	Enabled bool
 	// Schema of the payload, JSON Schema 2020-12.
-	Schema      []byte
+	Schema []byte
+	// Requires is a selector that every device which runs it must satisfy, such
+	// as driver=chromium; "" for any device. It is added to the selector of each
+	// task at its submit.
+	Requires    string
 	Description string
 	CreatedAt   time.Time
 }

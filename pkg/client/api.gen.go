@@ -622,6 +622,9 @@ type Plugin struct {
 	// Examples: default
 	Name Name `json:"name"`
 
+	// Requires Selector that every device which runs it satisfies; added to the selector of each task.
+	Requires string `json:"requires,omitempty,omitzero"`
+
 	// Schema JSON Schema of the payload; absent in lists.
 	Schema  json.RawMessage `json:"schema,omitempty,omitzero"`
 	Version string          `json:"version"`

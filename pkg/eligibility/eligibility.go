@@ -7,7 +7,10 @@ package eligibility
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/Masterminds/semver/v3"
@@ -54,9 +57,39 @@ func Canonical(path string, r berth.Requirement) (berth.Requirement, error) {
 	return out, f.Err()
 }
 
+// Join gives the canonical selector that asks for all that both selectors ask
+// for. The error says that one cannot be read, or that together they pass the
+// caps.
+func Join(a, b string) (string, error) {
+	left, err := parseSelector(a)
+	if err != nil {
+		return "", err
+	}
+	right, err := parseSelector(b)
+	if err != nil {
+		return "", err
+	}
+	terms := map[string]bool{}
+	for _, sel := range []labels.Selector{left, right} {
+		reqs, _ := sel.Requirements()
+		for _, r := range reqs {
+			terms[r.String()] = true
+		}
+	}
+	both, err := parseSelector(strings.Join(slices.Sorted(maps.Keys(terms)), ","))
+	if err != nil {
+		return "", err
+	}
+	return both.String(), nil
+}
+
 func parseSelector(s string) (labels.Selector, error) {
 	if len(s) > MaxSelectorLen {
 		return nil, fmt.Errorf("the selector has %d bytes, %d are allowed", len(s), MaxSelectorLen)
+	}
+	if strings.ContainsRune(s, 0) {
+		// The parser takes it for the end and would drop every term behind it.
+		return nil, errors.New("the selector has a NUL character")
 	}
 	sel, err := labels.Parse(s)
 	if err != nil {

@@ -2,6 +2,7 @@ package eligibility_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -35,6 +36,7 @@ func TestRefusedRequirementsNameTheField(t *testing.T) {
 	}{
 		{"broken selector", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os in (linux"}},
 		{"empty list", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os in ()"}},
+		{"terms hidden behind a NUL", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os=linux\x00,os=windows"}},
 		{"too long", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: strings.Repeat("a=b,", 600)}},
 		{"too many terms", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: strings.TrimSuffix(strings.Repeat("a=b,", 20), ",")}},
 		{"no plugin", "tasks[2].plugin", berth.Requirement{}},
@@ -45,6 +47,35 @@ func TestRefusedRequirementsNameTheField(t *testing.T) {
 		if !errors.As(err, &inv) || inv.Fields[0].Path != c.path || inv.Fields[0].Remedy == "" {
 			t.Errorf("%s: %v", c.name, err)
 		}
+	}
+}
+
+func TestJoinAsksForBothAndStaysCanonical(t *testing.T) {
+	for _, c := range []struct{ a, b, want string }{
+		{"", "", ""},
+		{"", "driver=chromium", "driver=chromium"},
+		{"os=linux,driver=chromium", "driver=chromium", "driver=chromium,os=linux"},
+		{"driver=process", "driver=chromium", "driver=chromium,driver=process"},
+		{"z,a in (2,1)", "m!=x", "a in (1,2),m!=x,z"},
+	} {
+		got, err := eligibility.Join(c.a, c.b)
+		if err != nil || got != c.want {
+			t.Errorf("Join(%q, %q) = %q, %v; want %q", c.a, c.b, got, err, c.want)
+		}
+		again, err := eligibility.Canonical("", berth.Requirement{Plugin: "p", Selector: got})
+		if err != nil || again.Selector != got {
+			t.Errorf("%q is not canonical: %q, %v", got, again.Selector, err)
+		}
+	}
+	if _, err := eligibility.Join(strings.TrimSuffix(strings.Repeat("a=b,", 16), ","), "c=d"); err != nil {
+		t.Errorf("equal terms count once: %v", err)
+	}
+	var many []string
+	for i := range eligibility.MaxSelectorTerms {
+		many = append(many, fmt.Sprintf("l%d=x", i))
+	}
+	if _, err := eligibility.Join(strings.Join(many, ","), "c=d"); err == nil {
+		t.Error("too many terms together are refused")
 	}
 }
 

@@ -98,7 +98,7 @@ func (a *Agent) plugins() []protocol.Plugin {
 	var out []protocol.Plugin
 	for _, m := range a.cfg.Runtime.Plugins() {
 		out = append(out, protocol.Plugin{
-			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Description: m.Description, Schema: m.Schema,
+			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Description: m.Description, Schema: m.Schema, Requires: m.Selector(),
 		})
 	}
 	return out

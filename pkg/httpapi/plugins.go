@@ -68,6 +68,6 @@ func validPluginCursor(c string) bool {
 func pluginOf(p berth.Plugin) Plugin {
 	return Plugin{
 		Name: p.Name, Version: p.Version, Enabled: p.Enabled, Description: p.Description,
-		CreatedAt: p.CreatedAt.UTC(), Schema: p.Schema,
+		CreatedAt: p.CreatedAt.UTC(), Requires: p.Requires, Schema: p.Schema,
 	}
 }

@@ -153,7 +153,7 @@ func (j *judge) task(ctx context.Context, path string, spec TaskSpec, f *berth.F
 	if err := noted(err, f); err != nil {
 		return t, err
 	}
-	return t, j.plugin(ctx, path, t, f)
+	return t, j.plugin(ctx, path, &t, f)
 }
 
 func (j *judge) pool(ctx context.Context, path, name string, f *berth.Faults) (berth.PoolID, error) {
@@ -173,8 +173,9 @@ func (j *judge) pool(ctx context.Context, path, name string, f *berth.Faults) (b
 }
 
 // plugin checks that the plugin is there, that an enabled version is in the
-// range, and that the payload fits the highest of those.
-func (j *judge) plugin(ctx context.Context, path string, t berth.NewTask, f *berth.Faults) error {
+// range, and that the payload fits the highest of those, and adds what that one
+// requires of a device to the task's selector.
+func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *berth.Faults) error {
 	p, err := j.versions(ctx, t.Requirement.Plugin)
 	if err != nil || p.fault != nil {
 		addUnder(path, p.fault, f)
@@ -199,6 +200,11 @@ func (j *judge) plugin(ctx context.Context, path string, t berth.NewTask, f *ber
 	}
 	for _, v := range p.value {
 		if v.Version == version {
+			selector, err := eligibility.Join(t.Requirement.Selector, v.Requires)
+			if err != nil {
+				f.Add(joinPath(path, "selector"), "is too long with what the plugin requires of a device", fmt.Sprintf("use at most %d terms", eligibility.MaxSelectorTerms-1))
+			}
+			t.Requirement.Selector = selector
 			return j.server.schemas.check(joinPath(path, "payload"), t.Payload.Reveal(), v, f)
 		}
 	}
@@ -265,6 +271,10 @@ func newTask(spec TaskSpec) berth.NewTask {
 	}
 	if t.Payload.IsZero() {
 		t.Payload = redact.NewBytes([]byte("{}"))
+	}
+	if spec.QueueTimeoutSeconds > 0 {
+		// Less than a microsecond would round to zero, which waits for ever.
+		t.QueueTimeout = max(t.QueueTimeout, time.Microsecond)
 	}
 	return t
 }

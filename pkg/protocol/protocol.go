@@ -129,6 +129,8 @@ type Plugin struct {
 	berth.PluginVersion
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"schema,omitempty"`
+	// Requires is a selector that a device must satisfy to run it.
+	Requires string `json:"requires,omitempty"`
 }
 
 // Device is a device as the agent sees it.

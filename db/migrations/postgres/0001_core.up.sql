@@ -45,6 +45,7 @@ CREATE TABLE plugins (
     version     text NOT NULL,
     enabled     boolean NOT NULL,
     schema      json,
+    requires    text NOT NULL DEFAULT '', -- selector that a device must satisfy
     description text NOT NULL DEFAULT '',
     created_at  timestamptz NOT NULL,
     PRIMARY KEY (name, version)

@@ -44,6 +44,7 @@ CREATE TABLE plugins (
     version     TEXT NOT NULL,
     enabled     INTEGER NOT NULL CHECK (enabled IN (0, 1)),
     schema      TEXT,
+    requires    TEXT NOT NULL DEFAULT '', -- selector that a device must satisfy
     description TEXT NOT NULL DEFAULT '',
     created_at  INTEGER NOT NULL,
     PRIMARY KEY (name, version)

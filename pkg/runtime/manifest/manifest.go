@@ -6,6 +6,9 @@ package manifest
 import (
 	"embed"
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 )
 
 // Manifest describes one version of a plugin.
@@ -18,9 +21,18 @@ type Manifest struct {
 	Description string `json:"description"`
 	// Schema is the JSON Schema (2020-12) of the payload.
 	Schema json.RawMessage `json:"schema"`
-	// Requires names a label that a device must have to run the plugin, such as
+	// Requires names the labels that a device must have to run the plugin, such as
 	// driver=chromium.
 	Requires map[string]string `json:"requires,omitempty"`
+}
+
+// Selector is Requires as a selector over device labels: driver=chromium.
+func (m Manifest) Selector() string {
+	terms := make([]string, 0, len(m.Requires))
+	for _, name := range slices.Sorted(maps.Keys(m.Requires)) {
+		terms = append(terms, name+"="+m.Requires[name])
+	}
+	return strings.Join(terms, ",")
 }
 
 // The names of the built-in plugins.

@@ -94,7 +94,7 @@ func classify(op string, err error) error {
 	case errors.As(err, &errno):
 		e.what, e.kind = "no connection to the database: "+errno.Error(), berth.ErrUnavailable
 	case errors.As(err, &connect), errors.As(err, &network), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
-		errors.Is(err, net.ErrClosed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, net.ErrClosed), errors.Is(err, pgconn.ErrConnClosed), errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
 		errors.Is(err, puddle.ErrClosedPool), pgconn.SafeToRetry(err):
 		e.what, e.kind = "no connection to the database", berth.ErrUnavailable
 	default:

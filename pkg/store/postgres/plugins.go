@@ -37,11 +37,12 @@ func (t *tx) registerPlugins(actor berth.Actor, plugins []berth.Plugin, complete
 		mapped(plugins, func(p berth.Plugin) bool { return p.Enabled }),
 		mapped(plugins, func(p berth.Plugin) pgtype.Text { return textOrNull(cleanJSON(p.Schema)) }),
 		mapped(plugins, func(p berth.Plugin) string { return clean(p.Description) }),
+		mapped(plugins, func(p berth.Plugin) string { return clean(p.Requires) }),
 	}
 	changed, err := collect(t, scanPluginVersion, `
-INSERT INTO plugins (name, version, enabled, schema, description, created_at)
-SELECT e.name, e.version, e.enabled, e.schema::json, e.description, berth_now()
-FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[]) AS e (name, version, enabled, schema, description)
+INSERT INTO plugins (name, version, enabled, schema, description, requires, created_at)
+SELECT e.name, e.version, e.enabled, e.schema::json, e.description, e.requires, berth_now()
+FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[], $6::text[]) AS e (name, version, enabled, schema, description, requires)
 ON CONFLICT DO NOTHING RETURNING name, version`, columns...)
 	if err != nil {
 		return err
@@ -67,28 +68,28 @@ ON CONFLICT DO NOTHING RETURNING name, version`, columns...)
 	}))
 }
 
-// completePlugins gives schema, description and Enabled to versions that hosts
+// completePlugins gives schema, requirement, description and Enabled to versions that hosts
 // had reported before anybody registered them.
 func (t *tx) completePlugins(columns []any) ([]berth.PluginVersion, error) {
 	return collect(t, scanPluginVersion, `
 WITH e AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[]) AS e (name, version, enabled, schema, description)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[], $6::text[]) AS e (name, version, enabled, schema, description, requires)
 ), bare AS MATERIALIZED (
     SELECT p.name, p.version FROM plugins p JOIN e ON e.name = p.name AND e.version = p.version
     WHERE NOT p.enabled AND p.schema IS NULL AND (e.enabled OR e.schema IS NOT NULL)
     ORDER BY p.name COLLATE "C", p.version COLLATE "C"
     FOR NO KEY UPDATE OF p
 )
-UPDATE plugins p SET enabled = e.enabled, schema = e.schema::json, description = e.description
+UPDATE plugins p SET enabled = e.enabled, schema = e.schema::json, description = e.description, requires = e.requires
 FROM bare b JOIN e ON e.name = b.name AND e.version = b.version
 WHERE p.name = b.name AND p.version = b.version AND NOT p.enabled AND p.schema IS NULL
 RETURNING p.name, p.version`, columns...)
 }
 
-const pluginColumns = `SELECT name, version, enabled, schema, description, created_at FROM plugins`
+const pluginColumns = `SELECT name, version, enabled, schema, requires, description, created_at FROM plugins`
 
 func scanPlugin(row pgx.CollectableRow) (p berth.Plugin, err error) {
-	return p, row.Scan(&p.Name, &p.Version, &p.Enabled, &p.Schema, &p.Description, &p.CreatedAt)
+	return p, row.Scan(&p.Name, &p.Version, &p.Enabled, &p.Schema, &p.Requires, &p.Description, &p.CreatedAt)
 }
 
 // ListPlugins is documented at store.Fleet.

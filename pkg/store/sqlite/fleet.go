@@ -117,11 +117,11 @@ func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) error {
 	onlyReported := ok && !old.Enabled && len(old.Schema) == 0
 	switch {
 	case !ok:
-		err = t.execOne("INSERT INTO plugins (name, version, enabled, schema, description, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
-			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Description, micros(t.now))
+		err = t.execOne("INSERT INTO plugins (name, version, enabled, schema, requires, description, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Requires, p.Description, micros(t.now))
 	case onlyReported && (p.Enabled || len(p.Schema) > 0):
-		err = t.execOne("UPDATE plugins SET enabled = ?3, schema = ?4, description = ?5 WHERE name = ?1 AND version = ?2",
-			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Description)
+		err = t.execOne("UPDATE plugins SET enabled = ?3, schema = ?4, requires = ?5, description = ?6 WHERE name = ?1 AND version = ?2",
+			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Requires, p.Description)
 	default:
 		return nil
 	}
@@ -145,11 +145,11 @@ func hintPools(t *tx) error {
 	return err
 }
 
-const pluginSelect = "SELECT name, version, enabled, schema, description, created_at FROM plugins"
+const pluginSelect = "SELECT name, version, enabled, schema, requires, description, created_at FROM plugins"
 
 func scanPlugin(r row) (p berth.Plugin, err error) {
 	var schema string
-	err = r.Scan(&p.Name, &p.Version, &p.Enabled, opt(&schema), &p.Description, at(&p.CreatedAt))
+	err = r.Scan(&p.Name, &p.Version, &p.Enabled, opt(&schema), &p.Requires, &p.Description, at(&p.CreatedAt))
 	if schema != "" {
 		p.Schema = []byte(schema)
 	}

@@ -115,7 +115,7 @@ func devicesAndHosts(w *world) {
 func plugins(w *world) {
 	other := w.second()
 	batch := []berth.Plugin{
-		{PluginVersion: berth.PluginVersion{Name: "b", Version: "1.10.0"}, Enabled: true, Schema: []byte(`{"a": 1}`), Description: "ten"},
+		{PluginVersion: berth.PluginVersion{Name: "b", Version: "1.10.0"}, Enabled: true, Schema: []byte(`{"a": 1}`), Requires: "driver=x", Description: "ten"},
 		{PluginVersion: berth.PluginVersion{Name: "b", Version: "1.9.0"}, Enabled: false, Schema: []byte(`{}`)},
 		{PluginVersion: berth.PluginVersion{Name: "a.b", Version: "1.0.0"}, Enabled: true},
 	}
@@ -176,14 +176,14 @@ func pluginsCompleted(w *world) {
 	a.sync()
 	register := func(enabled bool, schema string) berth.Plugin {
 		w.t.Helper()
-		w.must("register", w.Store.RegisterPlugins(bg(), w.operator, []berth.Plugin{{PluginVersion: a.plugins[0].PluginVersion, Enabled: enabled, Schema: []byte(schema), Description: "d " + schema}}))
+		w.must("register", w.Store.RegisterPlugins(bg(), w.operator, []berth.Plugin{{PluginVersion: a.plugins[0].PluginVersion, Enabled: enabled, Schema: []byte(schema), Requires: "driver=x", Description: "d " + schema}}))
 		got, err := w.Store.PluginVersions(bg(), "new")
 		if err != nil || len(got) != 1 {
 			w.t.Fatalf("versions %+v, %v", got, err)
 		}
 		return got[0]
 	}
-	if p := register(true, `{"a": 1}`); !p.Enabled || string(p.Schema) != `{"a": 1}` {
+	if p := register(true, `{"a": 1}`); !p.Enabled || string(p.Schema) != `{"a": 1}` || p.Requires != "driver=x" {
 		w.t.Errorf("completed %+v", p)
 	}
 	if p := register(false, `{"b": 2}`); !p.Enabled || string(p.Schema) != `{"a": 1}` {
