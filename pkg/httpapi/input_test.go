@@ -119,6 +119,15 @@ func TestManyFaultsAreBounded(t *testing.T) {
 	}
 }
 
+func TestATinyQueueTimeoutIsNotNone(t *testing.T) {
+	s := apitest.OnSQLite(t)
+	s.User("sub", berth.RoleSubmitter)
+	a := send(t, s, "POST", "/api/v1/tasks", s.Token("sub"), `{"plugin":"work","payload":{"do":"it"},"queue_timeout_seconds":1e-12}`)
+	if a.StatusCode != http.StatusCreated || !strings.Contains(a.body, `"queue_timeout_seconds":0.000001`) && !strings.Contains(a.body, `"queue_timeout_seconds":1e-06`) {
+		t.Errorf("status %d: %s", a.StatusCode, a.body)
+	}
+}
+
 func TestParametersAreJudged(t *testing.T) {
 	s := apitest.OnSQLite(t)
 	s.User("sub", berth.RoleSubmitter)
@@ -136,6 +145,12 @@ func TestParametersAreJudged(t *testing.T) {
 		"/tasks/ABC":                                    "id: must be a UUID in lower case",
 		"/tasks/{01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10}": "id: must be a UUID in lower case",
 		"/tasks/01976F3C-5f4e-7c1a-9b55-0d6b1f6f2f10":   "id: must be a UUID in lower case",
+		"/tasks?tag=%00":                                "tag: is no UTF-8 text, or has a NUL character",
+		"/tasks?tag=%ff":                                "tag: is no UTF-8 text, or has a NUL character",
+		"/tasks?name_prefix=a%ff":                       "name_prefix: is no UTF-8 text, or has a NUL character",
+		"/tasks?submitter=%00":                          "submitter: is no UTF-8 text, or has a NUL character",
+		"/tasks?page_size=1&state=queued%zz":            ": the query cannot be read",
+		"/tasks?page_size=1;state=queued":               ": the query cannot be read",
 		"/devices?host=x":                               "host: must be a UUID in lower case",
 		"/auth/me?x=1":                                  "x: is not a parameter of this operation",
 	} {

@@ -6,8 +6,10 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 	verrors "github.com/pb33f/libopenapi-validator/errors"
@@ -89,8 +91,15 @@ func readBody(c echo.Context, op operation) ([]byte, error) {
 
 // judgeQuery refuses parameters that do not exist, which are misspelt ones:
 // without this a filter that is not understood would pass everything.
+// For the same reason a query that cannot be read is refused whole: the standard
+// library drops what it cannot decode and goes on with the rest.
 func (op operation) judgeQuery(c echo.Context, f *berth.Faults) {
-	for name, values := range c.QueryParams() {
+	query, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		f.Add("", "the query cannot be read", "percent-encode names and values, and join parameters with &")
+		return
+	}
+	for name, values := range query {
 		p, ok := op.query[name]
 		switch {
 		case !ok && len(op.query) == 0:
@@ -99,9 +108,15 @@ func (op operation) judgeQuery(c echo.Context, f *berth.Faults) {
 			f.Add(berth.Clip(name, 40), "is not a parameter of this operation", "use "+strings.Join(op.names(), ", "))
 		case len(values) > 1 && !p.array:
 			f.Add(name, "stands there twice", "give it once")
+		case slices.ContainsFunc(values, unstorable):
+			f.Add(name, "is no UTF-8 text, or has a NUL character", "send UTF-8, percent-encoded")
 		}
 	}
 }
+
+// unstorable reports whether s can be part of no row, so that asking the
+// database for it would be an error of the statement.
+func unstorable(s string) bool { return !utf8.ValidString(s) || strings.ContainsRune(s, 0) }
 
 func (op operation) names() []string {
 	names := make([]string, 0, len(op.query))
