@@ -184,7 +184,7 @@ func kinds() []kind {
 	return []kind{
 		{berth.ErrUnauthenticated, p(401, protocol.CodeUnauthorised, "Not authenticated", "The call carries no valid credentials.", "Log in again, or send a fresh token as `Authorization: Bearer`."), 0},
 		{berth.ErrForbidden, p(403, CodeForbidden, "Not allowed", "Your role does not allow this.", "Ask an administrator for the role that the documentation names."), 0},
-		{berth.ErrNotFound, p(404, protocol.CodeNotFound, "Not found", "It does not exist, or it is not yours to see.", ""), 0},
+		{berth.ErrNotFound, p(404, protocol.CodeNotFound, "Not found", "It does not exist, or it is not yours to see.", "Check the id or name; a list shows what you may see."), 0},
 		{berth.ErrWrongState, p(409, protocol.CodeWrongState, "Wrong state", "Its state does not allow this.", "Read it again and decide anew."), 0},
 		{berth.ErrExists, p(409, CodeExists, "Already exists", "Something of that name exists.", "Choose another name, or use what exists."), 0},
 		{berth.ErrMismatch, p(409, protocol.CodeMismatch, "Content differs", "Other content is stored there already, and it never changes.", "Send exactly what was sent before, or use another name or offset."), 0},

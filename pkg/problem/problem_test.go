@@ -94,6 +94,9 @@ func TestEachKindHasItsStatusAndCode(t *testing.T) {
 			if res.Header.Get("Content-Type") != problem.ContentType || p.Title == "" || p.RequestID != "req-1" {
 				t.Errorf("incomplete: %+v, %v", p, res.Header)
 			}
+			if p.Remedy == "" && len(p.Errors) == 0 {
+				t.Error("says nothing to try")
+			}
 			if (tc.status == 503 || tc.status == 429) && res.Header.Get("Retry-After") == "" {
 				t.Error("no Retry-After")
 			}
