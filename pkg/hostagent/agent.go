@@ -241,7 +241,7 @@ func (a *Agent) identify(ctx context.Context) error {
 	id, err := loadIdentity(a.cfg.StateDir)
 	switch {
 	case errors.Is(err, ErrNotEnrolled) && !a.cfg.EnrolmentToken.IsZero():
-		if id, err = enrol(ctx, a.api, a.cfg.StateDir, a.cfg.Name, a.cfg.EnrolmentToken); err != nil {
+		if id, err = enrol(ctx, a.api, a.cfg.StateDir, a.cfg.Name, a.cfg.EnrolmentToken, a.log); err != nil {
 			return err
 		}
 		a.log.Info("enrolled", zap.String("host_id", string(id.HostID)), zap.String("name", id.Name))

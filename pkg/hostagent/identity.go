@@ -14,6 +14,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.uber.org/zap"
+
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
@@ -85,8 +87,9 @@ func loadIdentity(dir string) (hostIdentity, error) {
 
 // enrol makes this machine a host with a one-time token. Repeating it with the
 // same key within ten minutes gives the same answer, so a lost one is asked for
-// again.
-func enrol(ctx context.Context, a *api, dir, name string, token redact.String) (hostIdentity, error) {
+// again. What keeps it from an answer is logged at each try: until then nothing
+// else tells that the address is wrong.
+func enrol(ctx context.Context, a *api, dir, name string, token redact.String, log *zap.Logger) (hostIdentity, error) {
 	key, err := loadKey(dir)
 	if err != nil {
 		return hostIdentity{}, err
@@ -94,7 +97,11 @@ func enrol(ctx context.Context, a *api, dir, name string, token redact.String) (
 	req := protocol.EnrolRequest{Token: token.Reveal(), Name: name, PublicKey: key.Public().(ed25519.PublicKey)}
 	var res protocol.EnrolResponse
 	err = retry(ctx, func() error {
-		return a.call(ctx, http.MethodPost, protocol.PathEnrol, req, &res, callOptions{anonymous: true})
+		err := a.call(ctx, http.MethodPost, protocol.PathEnrol, req, &res, callOptions{anonymous: true})
+		if err != nil && !permanent(err) && ctx.Err() == nil {
+			log.Warn("enrolment got no answer, will be tried again", zap.Error(err))
+		}
+		return err
 	})
 	if err != nil {
 		return hostIdentity{}, fmt.Errorf("enrolment: %w", err)
