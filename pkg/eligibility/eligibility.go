@@ -88,7 +88,7 @@ func parseSelector(s string) (labels.Selector, error) {
 		return nil, fmt.Errorf("the selector has %d bytes, %d are allowed", len(s), MaxSelectorLen)
 	}
 	if strings.ContainsRune(s, 0) {
-		// The parser takes it for the end and would drop every term behind it.
+		// The parser ends a value there in silence; surely not what was meant.
 		return nil, errors.New("the selector has a NUL character")
 	}
 	sel, err := labels.Parse(s)

@@ -36,7 +36,7 @@ func TestRefusedRequirementsNameTheField(t *testing.T) {
 	}{
 		{"broken selector", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os in (linux"}},
 		{"empty list", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os in ()"}},
-		{"terms hidden behind a NUL", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os=linux\x00,os=windows"}},
+		{"a NUL", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: "os=linux\x00,os=windows"}},
 		{"too long", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: strings.Repeat("a=b,", 600)}},
 		{"too many terms", "tasks[2].selector", berth.Requirement{Plugin: "p", Selector: strings.TrimSuffix(strings.Repeat("a=b,", 20), ",")}},
 		{"no plugin", "tasks[2].plugin", berth.Requirement{}},
