@@ -40,6 +40,9 @@ var (
 	// ErrUnavailable: the database could not be reached, or gave up for a
 	// passing reason; the same call may succeed later.
 	ErrUnavailable = errors.New("database unavailable")
+	// ErrStorageFull: there is no room for artifacts and logs. It is also an
+	// ErrUnavailable: the same call may succeed when an operator has made room.
+	ErrStorageFull error = storageFull{}
 	// ErrNotActive: another process is this pool's active scheduler.
 	ErrNotActive = errors.New("another process is active")
 	// ErrExpired: a token's time is over.
@@ -54,6 +57,14 @@ var (
 	// ErrTooMany: too many calls of a kind; see [TooManyError].
 	ErrTooMany = errors.New("too many requests")
 )
+
+// storageFull has words of its own: the database is well.
+type storageFull struct{}
+
+func (storageFull) Error() string { return "no space left for artifacts and logs" }
+
+// Is makes errors.Is(err, ErrUnavailable) true.
+func (storageFull) Is(target error) bool { return target == ErrUnavailable }
 
 // FieldError is one fault of an input.
 type FieldError struct {

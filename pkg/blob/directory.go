@@ -17,9 +17,8 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 )
 
-// ErrFull says that the store has no room left. It wraps berth.ErrUnavailable:
-// the same call may succeed when an operator has made room.
-var ErrFull = fmt.Errorf("the blob store has no space left: %w", berth.ErrUnavailable)
+// ErrFull says that the store has no room left. It wraps berth.ErrStorageFull.
+var ErrFull = fmt.Errorf("blob store: %w", berth.ErrStorageFull)
 
 // tempPrefix marks files that are being written. Keys cannot start with a dot.
 const tempPrefix = ".put-"

@@ -14,7 +14,7 @@ import (
 func TestAFullDiskIsNamed(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT} {
 		err := fullOr("write a blob", &fs.PathError{Op: "write", Path: "x", Err: errno})
-		if !errors.Is(err, ErrFull) || !errors.Is(err, berth.ErrUnavailable) {
+		if !errors.Is(err, ErrFull) || !errors.Is(err, berth.ErrStorageFull) || !errors.Is(err, berth.ErrUnavailable) {
 			t.Errorf("%v: %v", errno, err)
 		}
 	}

@@ -10,11 +10,14 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/protocol"
 )
 
 // Handler is the error handler of both APIs: it answers with the document of
-// the error. An unknown error is logged once, with its request id. When the
-// answer has begun, nothing is written any more.
+// the error. An unknown error is logged once, with its request id, and so is a
+// full storage, which an operator has to mend. When the answer has begun,
+// nothing is written any more.
 func Handler(logger *zap.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) {
 		if err == nil || c.Response().Committed {
@@ -28,6 +31,10 @@ func Handler(logger *zap.Logger) echo.HTTPErrorHandler {
 				zap.String("method", c.Request().Method),
 				zap.String("route", c.Path()),
 				zap.String("error", loggable(err)))
+		}
+		if d.Code == protocol.CodeStorageFull {
+			logger.Error("the storage for artifacts and logs is full: free space in BERTH_BLOB_DIR",
+				zap.String("request_id", d.RequestID), zap.String("route", c.Path()))
 		}
 		Write(c.Response(), c.Request().Method, d)
 	}

@@ -160,6 +160,10 @@ func typed(err error) (d Document, ok bool) {
 	return Document{}, false
 }
 
+// storageFullRetry leaves a person the time to act without losing an attempt's
+// upload to a long pause.
+const storageFullRetry = 5 * time.Second
+
 type kind struct {
 	err error
 	protocol.Problem
@@ -199,6 +203,7 @@ func kinds() []kind {
 		{berth.ErrIdempotencyMismatch, p(422, CodeIdempotencyMismatch, "Idempotency key used with another body", "The key belongs to an earlier request with another body.", "Use a new key for a new request."), 0},
 		{berth.ErrTooMany, p(429, CodeTooMany, "Too many requests", "", "Wait as long as Retry-After says."), soon},
 		{berth.ErrNotActive, p(503, CodeNotActive, "Another process is active", "", "Try again."), soon},
+		{berth.ErrStorageFull, p(503, protocol.CodeStorageFull, "Storage full", "The server has no space left for artifacts and logs.", "Free space in the server's blob directory; then send the same request again."), storageFullRetry},
 		{berth.ErrUnavailable, p(503, protocol.CodeUnavailable, "Database unavailable", "The database did not answer, or gave up for a passing reason.", "Send the same request again."), soon},
 		{context.DeadlineExceeded, p(503, CodeTimeout, "Timed out", "The request took too long and was broken off.", "Send the same request again."), soon},
 		{context.Canceled, p(503, CodeStopping, "Broken off", "The request was broken off; the server may be stopping.", "Send the same request again."), soon},

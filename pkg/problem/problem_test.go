@@ -107,6 +107,20 @@ func TestEachKindHasItsStatusAndCode(t *testing.T) {
 	}
 }
 
+func TestAFullStorageIsNamedAndLogged(t *testing.T) {
+	err := fmt.Errorf("write a blob: %w", berth.ErrStorageFull)
+	if !errors.Is(err, berth.ErrUnavailable) || strings.Contains(err.Error(), "database") {
+		t.Errorf("%v: retry it, and do not blame the database", err)
+	}
+	res, p, logs := serve(t, http.MethodPut, err)
+	if res.StatusCode != 503 || p.Code != "storage_full" || res.Header.Get("Retry-After") == "" || !strings.Contains(p.Remedy, "blob directory") {
+		t.Errorf("%d %+v %v", res.StatusCode, p, res.Header)
+	}
+	if logs.Len() != 1 || !strings.Contains(logs.All()[0].Message, "full") {
+		t.Errorf("logged %v", logs.All())
+	}
+}
+
 func TestDetailsThatClientsActOn(t *testing.T) {
 	_, p, _ := serve(t, "PUT", fmt.Errorf("x: %w", &berth.GapError{Next: 4711}))
 	if p.NextOffset == nil || *p.NextOffset != 4711 {

@@ -62,6 +62,7 @@ const (
 	CodeTokenExpired = "enrolment_token_expired"
 	CodeUnsupported  = "protocol_unsupported"
 	CodeUnavailable  = "database_unavailable" // 503 with Retry-After
+	CodeStorageFull  = "storage_full"         // 503 with Retry-After
 	CodeUnauthorised = "unauthenticated"
 	CodeInvalid      = "invalid"
 	CodeTooLarge     = "too_large"
