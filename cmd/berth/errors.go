@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
 
@@ -94,6 +95,7 @@ func (c *cli) explain(err error) {
 	var (
 		usage       *usageError
 		remedy      *remedyError
+		access      *berth.DatabaseAccessError
 		notLoggedIn *loginError
 		outcome     *outcomeError
 		unreachable *client.UnreachableError
@@ -108,6 +110,8 @@ func (c *cli) explain(err error) {
 		c.complain(first, "berth --help", "")
 	case errors.As(err, &notLoggedIn):
 		c.complain(notLoggedIn.Error(), "berth login "+notLoggedIn.url, "")
+	case errors.As(err, &access):
+		c.complain(access.What, access.Remedy, "")
 	case errors.As(err, &remedy):
 		c.complain(remedy.what, remedy.remedy, "")
 	case errors.As(err, &unreachable):

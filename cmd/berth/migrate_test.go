@@ -48,6 +48,11 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("migrate %v: code %d, said %q; want %d, %q", s.args, code, said, s.code, s.says)
 		}
 	}
+	nobody := []string{"BERTH_DATABASE_URL=postgres://berth:hunter2@127.0.0.1:1/berth"}
+	code, said := migrateCommand(t, nobody, "up")
+	if want := "error: nothing listens at the database's address\n  try: start the database"; code != 1 || !strings.HasPrefix(said, want) || strings.Contains(said, "hunter2") {
+		t.Errorf("where no database is: %d %q", code, said)
+	}
 	if code, said := migrateCommand(t, nil, "status"); code != 2 || !strings.Contains(said, "BERTH_DATABASE_URL") {
 		t.Errorf("without a database: %d %q", code, said)
 	}

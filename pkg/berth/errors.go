@@ -66,6 +66,17 @@ func (storageFull) Error() string { return "no space left for artifacts and logs
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (storageFull) Is(target error) bool { return target == ErrUnavailable }
 
+// DatabaseAccessError: the database lets nobody in, for a reason that an
+// operator can mend. errors.Is(err, ErrUnavailable) holds, for it may be mended
+// while the process runs. It holds neither credentials nor an address.
+type DatabaseAccessError struct{ What, Remedy string }
+
+// Error is what hinders and what to do.
+func (e *DatabaseAccessError) Error() string { return e.What + ": " + e.Remedy }
+
+// Is makes errors.Is(err, ErrUnavailable) true.
+func (e *DatabaseAccessError) Is(target error) bool { return target == ErrUnavailable }
+
 // FieldError is one fault of an input.
 type FieldError struct {
 	// Path of the field, as in the JSON body: tasks[3].priority.

@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/berth-dev/berth/pkg/pgrefusal"
 )
 
 // lockKey is the advisory lock that migrators of one database share: "berth"
@@ -41,10 +43,14 @@ func (p postgresEngine) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// unreachable says what hinders a connection, without its URL.
+// unreachable says what hinders a connection, without its URL; where one cause
+// is certain it is a *berth.DatabaseAccessError.
 func unreachable(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	if access := pgrefusal.Of(err); access != nil {
+		return access
 	}
 	why := "no connection"
 	var pg *pgconn.PgError

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/pgrefusal"
 )
 
 // SQLSTATEs that are told apart.
@@ -77,7 +78,15 @@ func classify(op string, err error) error {
 		return err
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	refused := errors.As(err, &pg)
+	if access := pgrefusal.Of(err); access != nil {
+		e := &dbError{op: op, what: "no connection to the database", kind: access}
+		if refused {
+			e.code = pg.Code
+		}
+		return e
+	}
+	if refused {
 		e := &dbError{op: op, code: pg.Code, constraint: pg.ConstraintName, what: "the database refused a statement"}
 		if passing(pg.Code) {
 			e.kind = berth.ErrUnavailable
