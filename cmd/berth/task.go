@@ -13,9 +13,11 @@ import (
 )
 
 func newTaskCommand(c *cli) *cobra.Command {
-	return group("task", "Submit and follow tasks",
+	cmd := group("task", "Submit and follow tasks",
 		newSubmitCommand(c), newTaskGetCommand(c), newTaskListCommand(c), newTaskWatchCommand(c), newTaskCancelCommand(c),
 		newTaskRetryCommand(c), newTaskLogsCommand(c), newTaskArtifactsCommand(c), newTaskEventsCommand(c))
+	cmd.Long = "Submit and follow tasks.\n\nWherever an ID is asked for, @last stands for the task that was submitted last from this machine."
+	return cmd
 }
 
 // remember keeps the id for @last. Where it cannot be kept nothing is lost.
