@@ -34,6 +34,7 @@ func newUpCommand(c *cli) *cobra.Command {
 	flags.IntVar(&o.Browsers, "chromium", localmode.DefaultBrowsers, "number of browser devices")
 	flags.IntVar(&o.Processes, "process", localmode.DefaultProcesses, "number of process devices")
 	flags.StringVar(&o.ChromiumPath, "chromium-path", "", "the browser (default: the first one found in PATH)")
+	flags.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let tasks open pages on this machine, such as your own on localhost; the API itself stays refused")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "run no Host Agent here")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error, for the log in the data directory")
 	return cmd

@@ -93,6 +93,12 @@ func New(cfg Config) (*Agent, error) {
 	if !strings.HasPrefix(cfg.Server, "https://") && !strings.HasPrefix(cfg.Server, "http://") {
 		return nil, fmt.Errorf("server: %q is no http(s) address: use for example https://berth.example.com", berth.Clip(cfg.Server, 80))
 	}
+	// Runs need absolute paths: their commands work elsewhere.
+	dir, err := filepath.Abs(cfg.StateDir)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	cfg.StateDir = dir
 	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "runs"), 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}

@@ -503,3 +503,23 @@ func TestNotEnrolledSaysWhatToDo(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 }
+
+func TestARelativeStateDirectoryWorks(t *testing.T) {
+	w := newWorld(t)
+	t.Chdir(t.TempDir())
+	w.dir = "state"
+	w.agent(1)
+	w.awaitState(w.submit("exit 0", func(n *berth.NewTask) { n.Retry.MaxAttempts = 1 }), berth.StateSucceeded)
+}
+
+func TestARefusedEnrolmentSaysWhichFieldAndWhy(t *testing.T) {
+	w := newWorld(t)
+	rt, err := builtin.New(t.Context(), builtin.Config{StateDir: t.TempDir(), ProcessSlots: 1})
+	must(t, err)
+	defer func() { must(t, rt.Close()) }()
+	a, err := New(Config{Server: w.proxy.URL, StateDir: t.TempDir(), Name: "Not A Name", EnrolmentToken: w.token, Runtime: rt.Runtime})
+	must(t, err)
+	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "name:") {
+		t.Errorf("err = %v", err)
+	}
+}

@@ -44,6 +44,9 @@ func (e *apiError) Error() string {
 	if e.Detail != "" {
 		s += ": " + e.Detail
 	}
+	if len(e.Errors) > 0 {
+		return s + ": " + (&berth.InvalidError{Fields: e.Errors}).Error()
+	}
 	if e.Remedy != "" {
 		s += " (" + e.Remedy + ")"
 	}

@@ -155,7 +155,11 @@ func (a *Agent) run(h *hold) completion {
 	})
 	if err != nil {
 		res = refusal(err)
-		a.log.Warn("the runtime refused the run", a.fields(h, zap.String("reason", string(res.Reason)))...)
+		why := zap.Error(err)
+		if errors.Is(err, runtime.ErrInvalidPayload) {
+			why = zap.Skip() // it names parts of the payload
+		}
+		a.log.Warn("the runtime refused the run", a.fields(h, zap.String("reason", string(res.Reason)), why)...)
 	}
 	up.stop()
 	end := completionOf(h, res)
@@ -176,6 +180,7 @@ func (a *Agent) run(h *hold) completion {
 // refusal is the result of a run that the Runtime did not start.
 func refusal(err error) runtime.Result {
 	res := failed(reasonDeviceRefused)
+	res.Message = runtime.MessageOf(err, "the host refused the run; its log says why")
 	switch {
 	case errors.Is(err, runtime.ErrInvalidPayload):
 		res.Outcome, res.Reason, res.Message = runtime.OutcomeFailed, reasonInvalidPayload, err.Error()

@@ -45,8 +45,11 @@ type AgentConfig struct {
 	// AllowPages lists host:port pairs beyond the default that pages may be
 	// opened from.
 	AllowPages []string
-	Version    string
-	Log        *zap.Logger
+	// AllowLoopback lets all pages on loopback addresses be opened, but for the
+	// API's own.
+	AllowLoopback bool
+	Version       string
+	Log           *zap.Logger
 	// Synced, if set, is called after the first sync.
 	Synced func()
 	// Failed, if set, is where the failure is told, with room for one.
@@ -115,7 +118,9 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 	rt, err := builtin.New(ctx, builtin.Config{
 		CloseTimeout: hostagent.CloseWithin,
 		StateDir:     c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Logger: c.Log,
-		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{Allow: c.AllowPages}},
+		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
+			Allow: c.AllowPages, AllowLoopback: c.AllowLoopback, Deny: []string{hostPort(c.Server())},
+		}},
 	})
 	if err != nil {
 		return err

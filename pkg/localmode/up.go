@@ -44,6 +44,9 @@ type Options struct {
 	Browsers, Processes int
 	// ChromiumPath; "": the first one found in PATH.
 	ChromiumPath string
+	// AllowLoopback lets tasks open pages on this machine; the API itself stays
+	// refused.
+	AllowLoopback bool
 	// NoAgent leaves out the Host Agent.
 	NoAgent bool
 	// LogLevel; "": info.
@@ -212,7 +215,7 @@ func (u *up) agent() daemon.Component {
 			inner = Agent(AgentConfig{
 				Store: u.p.Store, Server: func() string { return u.url.Load().(string) }, Ready: u.api.Ready().Known,
 				StateDir: u.dir.path("agent"), Processes: u.o.Processes, Browsers: u.browsers, ChromiumPath: u.o.ChromiumPath,
-				AllowPages: []string{hostPort(page)}, Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
+				AllowPages: []string{hostPort(page)}, AllowLoopback: u.o.AllowLoopback, Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
 			})
 			return inner.Start(ctx)
 		},
