@@ -11,44 +11,46 @@ import (
 	"github.com/caarlos0/env/v11"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/environment"
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
 // config is what the agent is told by its environment and its flags; flags win.
 type config struct {
-	Server        string   `env:"BERTH_SERVER"`
-	StateDir      string   `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent"`
-	Name          string   `env:"BERTH_HOST_NAME"`
-	TokenFile     string   `env:"BERTH_ENROLMENT_TOKEN_FILE"`
-	AdminListen   string   `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714"`
-	LogLevel      string   `env:"BERTH_LOG_LEVEL" envDefault:"info"`
-	Processes     int      `env:"BERTH_PROCESS_SLOTS" envDefault:"2"`
-	Browsers      int      `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2"`
-	ChromiumPath  string   `env:"BERTH_CHROMIUM_PATH"`
-	Commands      []string `env:"BERTH_COMMANDS"`
-	Labels        []string `env:"BERTH_LABELS"`
-	AllowLoopback bool     `env:"BERTH_ALLOW_LOOPBACK"`
-	AllowHosts    []string `env:"BERTH_ALLOW_HOSTS"`
+	Server        string   `env:"BERTH_SERVER" about:"as --server"`
+	StateDir      string   `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent" about:"as --state-dir"`
+	Name          string   `env:"BERTH_HOST_NAME" about:"as --name"`
+	TokenFile     string   `env:"BERTH_ENROLMENT_TOKEN_FILE" about:"as --enrolment-token-file; or BERTH_ENROLMENT_TOKEN, the token itself"`
+	AdminListen   string   `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714" about:"as --admin-listen"`
+	LogLevel      string   `env:"BERTH_LOG_LEVEL" envDefault:"info" about:"as --log-level"`
+	Processes     int      `env:"BERTH_PROCESS_SLOTS" envDefault:"2" about:"as --process-slots"`
+	Browsers      int      `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2" about:"as --browser-contexts"`
+	ChromiumPath  string   `env:"BERTH_CHROMIUM_PATH" about:"as --chromium"`
+	Commands      []string `env:"BERTH_COMMANDS" about:"as --command, joined by commas"`
+	Labels        []string `env:"BERTH_LABELS" about:"as --label, joined by commas"`
+	AllowLoopback bool     `env:"BERTH_ALLOW_LOOPBACK" about:"true: as --allow-loopback"`
+	AllowHosts    []string `env:"BERTH_ALLOW_HOSTS" about:"as --allow-host, joined by commas"`
 
 	token  redact.String
 	labels map[string]string
+	// unknown are BERTH_ variables that no program of Berth reads.
+	unknown []string
 }
 
 // parse reads environment and flags and names every fault at once.
 func parse(args, environ []string, stderr io.Writer) (config, error) {
 	var c config
 	vars := env.ToMap(environ)
-	if err := env.ParseWithOptions(&c, env.Options{Environment: vars}); err != nil {
-		return c, fmt.Errorf("environment: %w", err)
-	}
+	var f berth.Faults
+	environment.Read(&c, vars, &f)
+	c.unknown = environment.Unknown(environ)
 	fs := flag.NewFlagSet("hostagent", flag.ContinueOnError)
 	if err := c.bind(fs, args, stderr); err != nil {
 		return c, err
 	}
 	if fs.NArg() > 0 {
-		return c, fmt.Errorf("%q is no flag: hostagent takes flags only, see hostagent -h", fs.Arg(0))
+		f.Add("arguments", fmt.Sprintf("%q is no flag", berth.Clip(fs.Arg(0), 60)), "hostagent takes flags only, see hostagent -h")
 	}
-	var f berth.Faults
 	if c.Server == "" {
 		f.Add("server", "missing", "pass --server https://berth.example.com or set BERTH_SERVER")
 	}
@@ -78,6 +80,11 @@ func parse(args, environ []string, stderr io.Writer) (config, error) {
 
 func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.SetOutput(stderr)
+	fs.Usage = func() {
+		_, _ = fmt.Fprintln(stderr, "Usage of hostagent: flags win over the environment.")
+		fs.PrintDefaults()
+		environment.PrintHelp(stderr, c, nil)
+	}
 	fs.StringVar(&c.Server, "server", c.Server, "address of Berth's API")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for key, journal and runs; one agent at a time uses it")
 	fs.StringVar(&c.Name, "name", c.Name, "name of this host, for its enrolment (default: the machine's)")

@@ -42,6 +42,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
+	if len(c.unknown) > 0 {
+		log.Warn("no program of Berth reads these variables; are they misspelt?", zap.Strings("variables", c.unknown))
+	}
 	// Whatever an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,

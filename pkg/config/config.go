@@ -15,7 +15,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"reflect"
 	"strings"
 	"time"
 
@@ -23,8 +22,14 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/environment"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
+)
+
+const (
+	defaultLogLevel       = "info"
+	defaultShutdownWithin = 15 * time.Second
 )
 
 // ErrHelp is returned when -h or --help was asked for and printed.
@@ -33,28 +38,32 @@ var ErrHelp = flag.ErrHelp
 // Common is what every daemon of the control plane is told.
 type Common struct {
 	// DatabaseURL: postgres://... or sqlite:///path.
-	DatabaseURL redact.String `env:"BERTH_DATABASE_URL"`
+	DatabaseURL redact.String `env:"BERTH_DATABASE_URL" about:"postgres://... or sqlite:///path"`
 	// AdminListen is where /livez, /readyz and /metrics are.
-	AdminListen string `env:"BERTH_ADMIN_LISTEN"`
-	LogLevel    string `env:"BERTH_LOG_LEVEL"`
+	AdminListen string `env:"BERTH_ADMIN_LISTEN" about:"address of /livez, /readyz and /metrics"`
+	LogLevel    string `env:"BERTH_LOG_LEVEL" about:"debug, info, warn or error"`
 	// ShutdownWithin bounds the stopping.
-	ShutdownWithin time.Duration `env:"BERTH_SHUTDOWN_WITHIN"`
+	ShutdownWithin time.Duration `env:"BERTH_SHUTDOWN_WITHIN" about:"bound of the stopping"`
 	Timings        Timings
+
+	// Unknown are BERTH_ variables that no program of Berth reads: most likely
+	// misspelt. Warn of them.
+	Unknown []string `env:"-"`
 }
 
 // Timings of leases; zero fields are berth.DefaultTimings. All processes of an
 // installation must have the same.
 type Timings struct {
-	LeaseTTL         time.Duration `env:"BERTH_LEASE_TTL"`
-	RenewEvery       time.Duration `env:"BERTH_RENEW_EVERY"`
-	RequestTimeout   time.Duration `env:"BERTH_REQUEST_TIMEOUT"`
-	FenceMargin      time.Duration `env:"BERTH_FENCE_MARGIN"`
-	KillMargin       time.Duration `env:"BERTH_KILL_MARGIN"`
-	ReapGrace        time.Duration `env:"BERTH_REAP_GRACE"`
-	ClaimWithin      time.Duration `env:"BERTH_CLAIM_WITHIN"`
-	HostOfflineAfter time.Duration `env:"BERTH_HOST_OFFLINE_AFTER"`
-	HeartbeatEvery   time.Duration `env:"BERTH_HEARTBEAT_EVERY"`
-	CancelWithin     time.Duration `env:"BERTH_CANCEL_WITHIN"`
+	LeaseTTL         time.Duration `env:"BERTH_LEASE_TTL" about:"length of a lease"`
+	RenewEvery       time.Duration `env:"BERTH_RENEW_EVERY" about:"how often an agent renews"`
+	RequestTimeout   time.Duration `env:"BERTH_REQUEST_TIMEOUT" about:"bound of one request of an agent"`
+	FenceMargin      time.Duration `env:"BERTH_FENCE_MARGIN" about:"the agent stops this long before its lease ends"`
+	KillMargin       time.Duration `env:"BERTH_KILL_MARGIN" about:"the work is dead this long before the lease ends"`
+	ReapGrace        time.Duration `env:"BERTH_REAP_GRACE" about:"the keeper acts this long after the end of a lease"`
+	ClaimWithin      time.Duration `env:"BERTH_CLAIM_WITHIN" about:"bound from assigned to claimed"`
+	HostOfflineAfter time.Duration `env:"BERTH_HOST_OFFLINE_AFTER" about:"how long a host may be silent"`
+	HeartbeatEvery   time.Duration `env:"BERTH_HEARTBEAT_EVERY" about:"how often an agent reports"`
+	CancelWithin     time.Duration `env:"BERTH_CANCEL_WITHIN" about:"bound of stopping a cancelled attempt"`
 }
 
 // Berth gives the timings with defaults filled in.
@@ -78,8 +87,8 @@ func (t Timings) Berth() berth.Timings {
 // Loop says how often a loop runs and whether it does at all.
 type Loop struct {
 	// Interval; 0: the loop's own default.
-	Interval time.Duration `env:"INTERVAL"`
-	Disabled bool          `env:"DISABLED"`
+	Interval time.Duration `env:"INTERVAL" about:"how often this loop runs"`
+	Disabled bool          `env:"DISABLED" about:"true: this loop does not run here"`
 }
 
 func (l Loop) validate(variable string, f *berth.Faults) {
@@ -89,15 +98,16 @@ func (l Loop) validate(variable string, f *berth.Faults) {
 }
 
 // normalise fills defaults and notes what is wrong.
-func (c *Common) normalise(adminListen string, f *berth.Faults) {
+func (c *Common) normalise(adminListen string, environ []string, f *berth.Faults) {
+	c.Unknown = environment.Unknown(environ)
 	if c.AdminListen == "" {
 		c.AdminListen = adminListen
 	}
 	if c.LogLevel == "" {
-		c.LogLevel = "info"
+		c.LogLevel = defaultLogLevel
 	}
 	if c.ShutdownWithin == 0 {
-		c.ShutdownWithin = 15 * time.Second
+		c.ShutdownWithin = defaultShutdownWithin
 	}
 	if _, err := zapcore.ParseLevel(c.LogLevel); err != nil {
 		f.Add("BERTH_LOG_LEVEL", fmt.Sprintf("%q is no level", berth.Clip(c.LogLevel, 20)), "use debug, info, warn or error")
@@ -141,31 +151,24 @@ type source struct {
 }
 
 // load fills into (a pointer to a struct) from the environment, then from the
-// flags that bind adds, and returns what was wrong with their form.
-func (s source) load(into any, secrets []string, bind func(*flag.FlagSet)) (berth.Faults, error) {
+// flags that bind adds (adminListen is for the help), and returns what was wrong with their form.
+func (s source) load(into any, adminListen string, bind func(*flag.FlagSet)) (berth.Faults, error) {
 	var f berth.Faults
 	vars := env.ToMap(s.environ)
-	for _, name := range secrets {
-		fromFile(vars, name, &f)
-	}
-	err := env.ParseWithOptions(into, env.Options{
-		Environment: vars,
-		FuncMap: map[reflect.Type]env.ParserFunc{
-			reflect.TypeFor[redact.String](): func(v string) (any, error) { return redact.NewString(v), nil },
-		},
-	})
-	var all env.AggregateError
-	switch {
-	case errors.As(err, &all):
-		for _, e := range all.Errors {
-			f.Add("environment", e.Error(), "")
+	for _, v := range environment.Variables(into) {
+		if v.Secret {
+			fromFile(vars, v.Name, &f)
 		}
-	case err != nil:
-		f.Add("environment", err.Error(), "")
 	}
+	environment.Read(into, vars, &f)
 	fs := flag.NewFlagSet(s.name, flag.ContinueOnError)
 	fs.SetOutput(s.usage)
 	bind(fs)
+	fs.Usage = func() {
+		_, _ = fmt.Fprintf(s.usage, "Usage of %s: flags win over the environment.\n", s.name)
+		fs.PrintDefaults()
+		environment.PrintHelp(s.usage, into, defaults(adminListen))
+	}
 	if err := fs.Parse(s.args); err != nil {
 		return f, err
 	}
@@ -195,4 +198,7 @@ func fromFile(vars map[string]string, name string, f *berth.Faults) {
 		return
 	}
 	vars[name] = strings.TrimRight(string(b), "\r\n")
+	if vars[name] == "" {
+		f.Add(name+"_FILE", "the file is empty", "write the secret into it, or unset the variable")
+	}
 }

@@ -6,11 +6,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/environment"
 )
 
 func TestZeroValuesWork(t *testing.T) {
@@ -60,14 +62,14 @@ func TestEverythingIsRead(t *testing.T) {
 func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	_, err := LoadAPI([]string{"stray"}, []string{
 		"BERTH_DATABASE_URL=mysql://u:hunter2@h/d", "BERTH_LEASE_TTL=fast", "BERTH_RENEW_EVERY=50s", "BERTH_LISTEN=nowhere",
-		"BERTH_LOG_LEVEL=loud", "BERTH_WORKERS=cook,agent", "BERTH_MASTER_KEY_FILE=/does/not/exist", "BERTH_ADMIN_NAME=A B",
+		"BERTH_LOG_LEVEL=loud", "BERTH_LOOP_PLACE_INTERVAL=5", "BERTH_PROCESS_SLOTS=many", "BERTH_WORKERS=cook,agent", "BERTH_MASTER_KEY_FILE=/does/not/exist", "BERTH_ADMIN_NAME=A B",
 		"BERTH_LOOP_REAP_INTERVAL=1us", "BERTH_TRUSTED_PROXIES=here", "BERTH_SHUTDOWN_WITHIN=1ms",
 	}, io.Discard)
 	if !errors.Is(err, berth.ErrInvalid) {
 		t.Fatalf("%v", err)
 	}
 	for _, want := range []string{
-		"BERTH_DATABASE_URL", "LeaseTTL", "BERTH_RENEW_EVERY", "BERTH_LISTEN", "BERTH_LOG_LEVEL", "cook", "BERTH_MASTER_KEY_FILE",
+		"BERTH_DATABASE_URL", `BERTH_LEASE_TTL: "fast" is no duration (use a duration such as 15s)`, "BERTH_LOOP_PLACE_INTERVAL", "BERTH_PROCESS_SLOTS", "BERTH_RENEW_EVERY", "BERTH_LISTEN", "BERTH_LOG_LEVEL", "cook", "BERTH_MASTER_KEY_FILE",
 		"BERTH_ADMIN_NAME", "BERTH_LOOP_REAP_INTERVAL", "BERTH_TRUSTED_PROXIES", "BERTH_SHUTDOWN_WITHIN", "BERTH_BLOB_DIR", "stray", "BERTH_STATE_DIR",
 	} {
 		if !strings.Contains(err.Error(), want) {
@@ -86,10 +88,58 @@ func TestASecretIsGivenOnce(t *testing.T) {
 	}
 }
 
-func TestHelpListsTheFlags(t *testing.T) {
-	var out strings.Builder
-	_, err := LoadAPI([]string{"-h"}, nil, &out)
-	if !errors.Is(err, ErrHelp) || !strings.Contains(out.String(), "BERTH_BLOB_DIR") {
-		t.Fatalf("%v\n%s", err, out.String())
+func TestHelpListsFlagsAndVariables(t *testing.T) {
+	load := map[string]func(out io.Writer) error{
+		"api":         func(out io.Writer) error { _, err := LoadAPI([]string{"-h"}, nil, out); return err },
+		"scheduler":   func(out io.Writer) error { _, err := LoadScheduler([]string{"-h"}, nil, out); return err },
+		"leasekeeper": func(out io.Writer) error { _, err := LoadLeasekeeper([]string{"-h"}, nil, out); return err },
+	}
+	wants := map[string][]string{
+		"api":         {"-blob-dir", "BERTH_BLOB_DIR", "BERTH_MASTER_KEY_FILE", "BERTH_ADMIN_PASSWORD_FILE", "BERTH_LOOP_REAP_INTERVAL", "127.0.0.1:7711"},
+		"scheduler":   {"-log-level", "BERTH_LOOP_PLACE_DISABLED", "(default 500ms)", "127.0.0.1:7712"},
+		"leasekeeper": {"BERTH_LOOP_SILENT_HOSTS_INTERVAL", "(default 5s)", "127.0.0.1:7713"},
+	}
+	for name, help := range load {
+		var out strings.Builder
+		if err := help(&out); !errors.Is(err, ErrHelp) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, want := range append(wants[name], "BERTH_DATABASE_URL_FILE", "BERTH_LEASE_TTL", "(default 1m0s)") {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s -h does not say %s:\n%s", name, want, out.String())
+			}
+		}
+	}
+}
+
+func TestEveryVariableIsExplainedAndKnown(t *testing.T) {
+	for _, of := range []any{&API{}, &Scheduler{}, &Leasekeeper{}} {
+		for _, v := range environment.Variables(of) {
+			names := []string{v.Name + "="}
+			if v.Secret {
+				names = append(names, v.Name+"_FILE=")
+			}
+			if unknown := environment.Unknown(names); len(unknown) > 0 || v.About == "" {
+				t.Errorf("%s: unknown %v, about %q", v.Name, unknown, v.About)
+			}
+		}
+	}
+}
+
+func TestMisspeltVariablesAreTold(t *testing.T) {
+	c, err := LoadScheduler(nil, []string{"BERTH_DATABASE_URL=sqlite:///b.db", "BERTH_LEASE_TLL=90s", "BERTH_SERVER=http://x"}, io.Discard)
+	if err != nil || !slices.Equal(c.Unknown, []string{"BERTH_LEASE_TLL"}) {
+		t.Errorf("%v, %q", err, c.Unknown)
+	}
+}
+
+func TestAnEmptySecretFileIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := LoadAPI(nil, []string{"BERTH_ADMIN_PASSWORD_FILE=" + path}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "BERTH_ADMIN_PASSWORD_FILE: the file is empty") {
+		t.Fatalf("%v", err)
 	}
 }

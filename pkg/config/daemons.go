@@ -19,9 +19,6 @@ const (
 	DefaultSchedulerAdmin    = "127.0.0.1:7712"
 	DefaultLeasekeeperAdmin  = "127.0.0.1:7713"
 	DefaultAdminName         = "admin"
-	secretDatabase           = "BERTH_DATABASE_URL"
-	secretMasterKey          = "BERTH_MASTER_KEY"
-	secretAdminPassword      = "BERTH_ADMIN_PASSWORD"
 	prefixPlace, prefixGive  = "BERTH_LOOP_PLACE", "BERTH_LOOP_GIVE_UP"
 	prefixPromote            = "BERTH_LOOP_PROMOTE"
 	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
@@ -61,11 +58,11 @@ type Scheduler struct {
 // fault; it is ErrHelp when help was printed to usage.
 func LoadScheduler(args, environ []string, usage io.Writer) (Scheduler, error) {
 	var c Scheduler
-	f, err := source{"scheduler", args, environ, usage}.load(&c, []string{secretDatabase}, c.flags)
+	f, err := source{"scheduler", args, environ, usage}.load(&c, DefaultSchedulerAdmin, c.flags)
 	if err != nil {
 		return c, err
 	}
-	c.normalise(DefaultSchedulerAdmin, &f)
+	c.normalise(DefaultSchedulerAdmin, environ, &f)
 	c.Loops.validate(&f)
 	return c, f.Err()
 }
@@ -79,11 +76,11 @@ type Leasekeeper struct {
 // LoadLeasekeeper reads the leasekeeper's configuration, as LoadScheduler.
 func LoadLeasekeeper(args, environ []string, usage io.Writer) (Leasekeeper, error) {
 	var c Leasekeeper
-	f, err := source{"leasekeeper", args, environ, usage}.load(&c, []string{secretDatabase}, c.flags)
+	f, err := source{"leasekeeper", args, environ, usage}.load(&c, DefaultLeasekeeperAdmin, c.flags)
 	if err != nil {
 		return c, err
 	}
-	c.normalise(DefaultLeasekeeperAdmin, &f)
+	c.normalise(DefaultLeasekeeperAdmin, environ, &f)
 	c.Loops.validate(&f)
 	return c, f.Err()
 }
@@ -101,32 +98,32 @@ const (
 // Agent configures the Host Agent inside the API process (local mode).
 type Agent struct {
 	// StateDir keeps its key, journal and runs.
-	StateDir string `env:"BERTH_STATE_DIR"`
+	StateDir string `env:"BERTH_STATE_DIR" about:"the worker agent's own directory"`
 	// Processes and Browsers count its devices. Browsers need a Chromium.
-	Processes int    `env:"BERTH_PROCESS_SLOTS" envDefault:"2"`
-	Browsers  int    `env:"BERTH_BROWSER_CONTEXTS" envDefault:"0"`
-	Chromium  string `env:"BERTH_CHROMIUM_PATH"`
+	Processes int    `env:"BERTH_PROCESS_SLOTS" envDefault:"2" about:"the worker agent's process devices"`
+	Browsers  int    `env:"BERTH_BROWSER_CONTEXTS" envDefault:"0" about:"the worker agent's browser devices"`
+	Chromium  string `env:"BERTH_CHROMIUM_PATH" about:"the worker agent's browser"`
 }
 
 // API configures cmd/api.
 type API struct {
 	Common
 	// Listen is the public address.
-	Listen string `env:"BERTH_LISTEN"`
+	Listen string `env:"BERTH_LISTEN" about:"public address"`
 	// MasterKey seals what is secret in the database.
-	MasterKey redact.String `env:"BERTH_MASTER_KEY"`
+	MasterKey redact.String `env:"BERTH_MASTER_KEY" about:"32 bytes in hex that seal what is secret in the database"`
 	// AdminName and AdminPassword make the first user; without a password none
 	// is made.
-	AdminName     string        `env:"BERTH_ADMIN_NAME"`
-	AdminPassword redact.String `env:"BERTH_ADMIN_PASSWORD"`
+	AdminName     string        `env:"BERTH_ADMIN_NAME" about:"name of the first administrator"`
+	AdminPassword redact.String `env:"BERTH_ADMIN_PASSWORD" about:"password of the first administrator"`
 	// BlobDir keeps artifacts and logs.
-	BlobDir string `env:"BERTH_BLOB_DIR"`
+	BlobDir string `env:"BERTH_BLOB_DIR" about:"directory for artifacts and logs"`
 	// Workers run in this process.
-	Workers []Worker `env:"BERTH_WORKERS"`
+	Workers []Worker `env:"BERTH_WORKERS" about:"scheduler,leasekeeper,agent: what else runs in this process"`
 	// ApprovePlugins registers what hosts report (local mode).
-	ApprovePlugins bool `env:"BERTH_APPROVE_PLUGINS"`
+	ApprovePlugins bool `env:"BERTH_APPROVE_PLUGINS" about:"register the plugins that hosts report"`
 	// TrustedProxies (CIDR) may say who the client is.
-	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES"`
+	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES" about:"networks (CIDR) whose proxies may say who the client is"`
 
 	Scheduler SchedulerLoops
 	Keeper    KeeperLoops
@@ -143,7 +140,7 @@ func (c API) Has(w Worker) bool { return slices.Contains(c.Workers, w) }
 // LoadAPI reads the API's configuration, as LoadScheduler.
 func LoadAPI(args, environ []string, usage io.Writer) (API, error) {
 	var c API
-	f, err := source{"api", args, environ, usage}.load(&c, []string{secretDatabase, secretMasterKey, secretAdminPassword}, func(fs *flag.FlagSet) {
+	f, err := source{"api", args, environ, usage}.load(&c, DefaultAPIAdmin, func(fs *flag.FlagSet) {
 		c.flags(fs)
 		fs.StringVar(&c.Listen, "listen", c.Listen, "public address (BERTH_LISTEN)")
 		fs.StringVar(&c.BlobDir, "blob-dir", c.BlobDir, "directory for artifacts and logs (BERTH_BLOB_DIR)")
@@ -158,12 +155,12 @@ func LoadAPI(args, environ []string, usage io.Writer) (API, error) {
 	if err != nil {
 		return c, err
 	}
-	c.normaliseAPI(&f)
+	c.normaliseAPI(environ, &f)
 	return c, f.Err()
 }
 
-func (c *API) normaliseAPI(f *berth.Faults) {
-	c.normalise(DefaultAPIAdmin, f)
+func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
+	c.normalise(DefaultAPIAdmin, environ, f)
 	c.Scheduler.validate(f)
 	c.Keeper.validate(f)
 	if c.Listen == "" {

@@ -33,7 +33,8 @@ func TestTheLogSaysWhyTheDatabaseLetsNobodyIn(t *testing.T) {
 		u.String(): "there is no such database: create it, or check its name in BERTH_DATABASE_URL",
 		"postgres://berth:hunter2@127.0.0.1:1/berth": "nothing listens at the database's address",
 	} {
-		p := start(t, "scheduler", "BERTH_DATABASE_URL="+dsn)
+		p := start(t, "scheduler", "BERTH_DATABASE_URL="+dsn, "BERTH_LEASE_TLL=90s")
+		p.says(`"variables":["BERTH_LEASE_TLL"]`)
 		becomes(t, p.url("admin")+"/readyz", 503, "database_unreachable")
 		p.says(says)
 		if err := p.stop(); err != nil {

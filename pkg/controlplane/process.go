@@ -58,6 +58,9 @@ func Open(ctx context.Context, name string, c config.Common, o Options, stdout i
 	if err != nil {
 		return nil, err
 	}
+	if len(c.Unknown) > 0 {
+		log.Warn("no program of Berth reads these variables; are they misspelt?", zap.Strings("variables", c.Unknown))
+	}
 	o.Store.Timings = c.Timings.Berth()
 	o.Store.OnBackgroundError = func(err error) { log.Warn("store background work", zap.Error(err)) }
 	s, err := storeopen.Open(ctx, c.DatabaseURL, o.Store)
