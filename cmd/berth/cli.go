@@ -25,7 +25,9 @@ type cli struct {
 	output string
 	url    string
 
-	now func() time.Time
+	// session is the server whose stored login the command uses; "": none.
+	session string
+	now     func() time.Time
 }
 
 func newCLI(env []string, stdin io.Reader, stdout, stderr io.Writer) *cli {
@@ -63,6 +65,7 @@ func (c *cli) client() (*client.Client, error) {
 	if stored == nil {
 		return nil, &loginError{url: url}
 	}
+	c.session = url
 	return c.dial(url, &session{file: c.loginFile(), url: url, cli: c})
 }
 

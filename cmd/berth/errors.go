@@ -143,6 +143,9 @@ func (c *cli) explainProblem(p *client.Problem) {
 	switch {
 	case p.Status == http.StatusUnauthorized && c.env["BERTH_TOKEN"] != "":
 		c.complain("the token in BERTH_TOKEN is not valid", "take a fresh one, or unset it and run: berth login", id)
+	case p.Status == http.StatusUnauthorized && c.session != "":
+		over := &loginError{url: c.session, over: true}
+		c.complain(over.Error(), "berth login "+over.url, id)
 	case len(p.Errors) == 1:
 		c.complain(fault(p.Errors[0]), p.Errors[0].Remedy, id)
 	case len(p.Errors) > 1:

@@ -306,6 +306,25 @@ func TestTheLoginFileIsPrivateAndRenewed(t *testing.T) {
 	}
 }
 
+func TestALoginThatIsNoLongerGoodAsksForALogin(t *testing.T) {
+	sh := newShell(t).as("sub", berth.RoleSubmitter)
+	for name, expires := range map[string]time.Duration{"the server refuses its token": time.Hour, "it has expired": -time.Hour} {
+		err := changeLogins(newCLI(sh.env, nil, io.Discard, io.Discard).loginFile(), func(l *logins) error {
+			stored := l.Logins[sh.s.URL]
+			stored.AccessToken, stored.RefreshToken, stored.ExpiresAt = "none", "none", time.Now().Add(expires)
+			l.Logins[sh.s.URL] = stored
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := sh.wants(exitForbidden, sh.run("task", "list"))
+		if want := "error: the login on " + sh.s.URL + " is over\n  try: berth login " + sh.s.URL + "\n"; !strings.HasPrefix(got.err, want) {
+			t.Errorf("%s: %q", name, got.err)
+		}
+	}
+}
+
 // onlyTask waits for the one task there is.
 func onlyTask(t *testing.T, s *apitest.Server) string {
 	t.Helper()
