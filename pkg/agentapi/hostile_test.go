@@ -53,6 +53,7 @@ func TestEnrolmentLetsOneHostInOnce(t *testing.T) {
 			"long token":    {strings.Repeat("x", 257), "lab-2", other, 422, "invalid"},
 			"bad name":      {token, "Lab 2", other, 422, "invalid"},
 			"short key":     {token, "lab-2", other[:31], 422, "invalid"},
+			"empty key":     {token, "lab-2", make([]byte, 32), 422, "invalid"},
 			"taken name":    {w.enrolmentToken("*"), "lab-1", other, 409, "exists"},
 		} {
 			if res := enrol(tc.token, tc.name, tc.key); res.status != tc.status || res.problem.Code != tc.code {
@@ -467,7 +468,7 @@ func TestOpenAndSecretThingsInTheLog(t *testing.T) {
 		a.call("POST", protocol.PathComplete, `{"items":"`+mark+`"}`)
 		a.call("POST", protocol.PathComplete, `{"items":[{"attempt":"`+mark+`","outcome":"`+mark+`","reason":"`+mark+`"}]}`)
 		a.call("POST", protocol.PathStart, mark)
-		a.call("POST", protocol.PathEnrol, protocol.EnrolRequest{Token: mark, Name: "lab-9", PublicKey: make([]byte, 32)})
+		a.call("POST", protocol.PathEnrol, protocol.EnrolRequest{Token: mark, Name: "lab-9", PublicKey: bytes.Repeat([]byte{7}, 32)})
 		a.call("POST", protocol.PathToken, protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: mark + "." + mark + "." + mark})
 		a.call("GET", "/agent/v1/"+mark+"?x="+mark, nil)
 		a.call("POST", protocol.PathHeartbeat, struct{}{}, map[string]string{"Authorization": "Bearer " + mark, "X-Request-Id": "<" + mark + ">"})

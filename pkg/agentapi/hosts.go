@@ -1,7 +1,6 @@
 package agentapi
 
 import (
-	"crypto/ed25519"
 	"net/http"
 	"slices"
 
@@ -33,8 +32,8 @@ func (a *API) enrol(c echo.Context) error {
 	if !berth.ValidName(req.Name) {
 		f.Add("name", "it is no name", "use lower-case letters, digits, dots, hyphens and underscores, at most 63")
 	}
-	if len(req.PublicKey) != ed25519.PublicKeySize {
-		f.Add("public_key", "it is no Ed25519 public key", "send its 32 bytes in base64")
+	if !identity.SoundHostKey(req.PublicKey) {
+		f.Add("public_key", "it is no sound Ed25519 public key", "send the 32 bytes of a generated key in base64")
 	}
 	if err := f.Err(); err != nil {
 		return err
