@@ -95,6 +95,7 @@ func (c *cli) explain(err error) {
 	var (
 		usage       *usageError
 		remedy      *remedyError
+		setup       *berth.SetupError
 		access      *berth.DatabaseAccessError
 		notLoggedIn *loginError
 		outcome     *outcomeError
@@ -112,6 +113,8 @@ func (c *cli) explain(err error) {
 		c.complain(notLoggedIn.Error(), "berth login "+notLoggedIn.url, "")
 	case errors.As(err, &access):
 		c.complain(access.What, access.Remedy, "")
+	case errors.As(err, &setup):
+		c.complain(setup.What, setup.Remedy, "")
 	case errors.As(err, &remedy):
 		c.complain(remedy.what, remedy.remedy, "")
 	case errors.As(err, &unreachable):

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -121,7 +120,7 @@ func (c *cli) databaseURL(flag string) (string, error) {
 	case file != "":
 		b, err := os.ReadFile(file)
 		if err != nil {
-			return "", errors.New("the file that BERTH_DATABASE_URL_FILE names cannot be read")
+			return "", &remedyError{what: "the file that BERTH_DATABASE_URL_FILE names cannot be read", remedy: "check its path and rights"}
 		}
 		return strings.TrimSpace(string(b)), nil
 	}

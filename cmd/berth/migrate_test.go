@@ -53,6 +53,15 @@ func TestMigrate(t *testing.T) {
 	if want := "error: nothing listens at the database's address\n  try: start the database"; code != 1 || !strings.HasPrefix(said, want) || strings.Contains(said, "hunter2") {
 		t.Errorf("where no database is: %d %q", code, said)
 	}
+	code, said = migrateCommand(t, []string{"BERTH_DATABASE_URL=sqlite:///does/not/exist/berth.db"}, "up")
+	if want := "error: the directory of the SQLite file does not exist\n  try: make it"; code != 1 || !strings.HasPrefix(said, want) {
+		t.Errorf("without the directory: %d %q", code, said)
+	}
+	var out bytes.Buffer
+	code = run(t.Context(), []string{"up", "--data-dir", filepath.Join(file, "below-a-file")}, env, strings.NewReader(""), &out, &out)
+	if code != 1 || !strings.Contains(out.String(), "(not a directory)\n  try: choose another with --data-dir") {
+		t.Errorf("berth up below a file: %d %q", code, out.String())
+	}
 	if code, said := migrateCommand(t, nil, "status"); code != 2 || !strings.Contains(said, "BERTH_DATABASE_URL") {
 		t.Errorf("without a database: %d %q", code, said)
 	}

@@ -77,6 +77,13 @@ func (e *DatabaseAccessError) Error() string { return e.What + ": " + e.Remedy }
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (e *DatabaseAccessError) Is(target error) bool { return target == ErrUnavailable }
 
+// SetupError is a fault of the machine or the configuration that keeps a program
+// from starting, and that its operator can mend.
+type SetupError struct{ What, Remedy string }
+
+// Error is what is wrong and what to do.
+func (e *SetupError) Error() string { return e.What + ": " + e.Remedy }
+
 // FieldError is one fault of an input.
 type FieldError struct {
 	// Path of the field, as in the JSON body: tasks[3].priority.

@@ -41,13 +41,26 @@ func OpenDirectory(root string) (*Directory, error) {
 		return nil, fmt.Errorf("blob directory: %w", err)
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return nil, fmt.Errorf("blob directory: %w", err)
+		return nil, unusable(abs, err)
 	}
 	d := &Directory{root: abs}
 	if err := d.sweep(time.Now().Add(-staleAfter)); err != nil {
-		return nil, fmt.Errorf("sweep the blob directory: %w", err)
+		return nil, unusable(abs, err)
 	}
 	return d, nil
+}
+
+// unusable is the error of a directory that cannot be a store.
+func unusable(root string, err error) error {
+	why := err.Error()
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		why = errno.Error()
+	}
+	return &berth.SetupError{
+		What:   "the blob directory " + root + " cannot be used (" + why + ")",
+		Remedy: "give this user the right to write there, or name another (BERTH_BLOB_DIR; with berth up: --data-dir)",
+	}
 }
 
 // sweep removes temporary files that were last written before olderThan.

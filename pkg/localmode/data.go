@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/redact"
 )
@@ -25,7 +27,12 @@ func openDataDir(path string) (dataDir, error) {
 		return "", fmt.Errorf("data directory: %w", err)
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return "", fmt.Errorf("data directory: %w (choose another with --data-dir)", err)
+		why := err.Error()
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			why = errno.Error()
+		}
+		return "", &berth.SetupError{What: "the data directory " + abs + " cannot be made (" + why + ")", Remedy: "choose another with --data-dir"}
 	}
 	return dataDir(abs), nil
 }

@@ -28,7 +28,7 @@ func (s sqliteEngine) dsn(mode string) string {
 func (s sqliteEngine) lock(ctx context.Context) (func(), error) {
 	f, err := os.OpenFile(s.path+".migrate.lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock the migration: %w", err)
+		return nil, FileError(err)
 	}
 	err = poll(ctx, func() (bool, error) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

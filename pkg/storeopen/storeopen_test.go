@@ -116,6 +116,9 @@ func TestADatabaseThatIsDownIsNoErrorYet(t *testing.T) {
 func TestUnusableURLs(t *testing.T) {
 	for _, url := range []string{"", "mysql://u:hunter2@h/d", "sqlite:///does/not/exist/berth.db"} {
 		_, err := storeopen.Open(t.Context(), redact.NewString(url), store.Options{})
+		if strings.HasPrefix(url, "sqlite") && (err == nil || !strings.Contains(err.Error(), "directory of the SQLite file does not exist: make it")) {
+			t.Errorf("%q: %v", url, err)
+		}
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: %v", url, err)
 		}
