@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"testing"
@@ -101,6 +102,11 @@ func SyncRequest(labels ...map[string]string) protocol.SyncRequest {
 		Plugins: []protocol.Plugin{{PluginVersion: berth.PluginVersion{Name: "process.run", Version: "1.0.0"}}},
 	}
 	for i, l := range labels {
+		l = maps.Clone(l)
+		if l == nil {
+			l = map[string]string{}
+		}
+		l["driver"] = "process" // process.run requires it
 		req.Devices = append(req.Devices, protocol.Device{
 			Driver: "process", HardwareID: strconv.Itoa(i), Name: fmt.Sprintf("slot %d", i), Labels: l, Health: berth.HealthGood, Clean: true,
 		})

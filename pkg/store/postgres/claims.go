@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -60,6 +61,10 @@ func (t *tx) claim(p store.ClaimParams, ids []berth.AttemptID, now time.Time) ([
 	if err != nil {
 		return nil, nil, err
 	}
+	// Oldest first, as they were picked: the trail tells it in that order too.
+	slices.SortFunc(loaded, func(x, y *live) int {
+		return cmp.Or(x.assignedAt.Compare(y.assignedAt), cmp.Compare(x.id, y.id))
+	})
 	var hand, fresh []*live
 	var moves []berth.Transition
 	for _, a := range loaded {
