@@ -163,9 +163,30 @@ func (a *API) prepare(ctx context.Context) error {
 	if err := a.p.Store.RegisterPlugins(ctx, berth.Daemon(berth.ActorSystem, a.p.Instance), plugins); err != nil {
 		return fmt.Errorf("built-in plugins: %w", err)
 	}
+	if err := a.warnWithoutAdministrator(ctx); err != nil {
+		return err
+	}
 	a.prepared.Store(true)
 	a.ready.Refresh()
 	a.ready.Code(ctx) // open the gate of the routes now
+	return nil
+}
+
+// warnWithoutAdministrator logs where nobody may be able to log in: no password
+// is configured, and there is no user of the first administrator's name.
+func (a *API) warnWithoutAdministrator(ctx context.Context) error {
+	if !a.c.AdminPassword.IsZero() {
+		return nil
+	}
+	_, _, err := a.p.Store.UserByName(ctx, a.c.AdminName)
+	if errors.Is(err, berth.ErrNotFound) {
+		a.p.Log.Warn("there is no administrator of this name: unless there is one of another name, set BERTH_ADMIN_PASSWORD_FILE and start again",
+			zap.String("name", a.c.AdminName))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the administrator: %w", err)
+	}
 	return nil
 }
 
