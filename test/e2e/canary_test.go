@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/ed25519"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -259,6 +260,10 @@ func faults(t *testing.T, c *harness.Cluster, marks canaries, where *places) {
 		}
 		where.add("error body of "+path, b)
 	}
+	key, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	token := c.Tokens.AccessToken
 	post("/api/v1/tasks", token, `{"plugin":"process.run","payload":{"command":"`+marks["invalid"]+`"}}`, 422)
 	post("/api/v1/tasks", token, `{"plugin":"process.run","payload":{"command":["sh"],"env":{"A":["`+marks["invalid"]+`"]}}}`, 422)
@@ -267,7 +272,7 @@ func faults(t *testing.T, c *harness.Cluster, marks canaries, where *places) {
 	post("/api/v1/tasks", token+marks["wrong_token"], `{"plugin":"process.run"}`, 401)
 	post("/api/v1/auth/login", "", `{"name":"admin","password":"`+marks["wrong_password"]+`"}`, 401)
 	post("/api/v1/auth/refresh", "", `{"refresh_token":"`+marks["wrong_refresh"]+`"}`, 401)
-	post("/agent/v1/enrol", "", `{"token":"`+marks["wrong_enrolment"]+`","name":"x","public_key":"`+base64.StdEncoding.EncodeToString(make([]byte, 32))+`"}`, 404)
+	post("/agent/v1/enrol", "", `{"token":"`+marks["wrong_enrolment"]+`","name":"x","public_key":"`+base64.StdEncoding.EncodeToString(key)+`"}`, 404)
 	post("/agent/v1/token", "", `{"grant_type":"`+protocol.GrantJWTBearer+`","assertion":"`+marks["wrong_token"]+`"}`, 401)
 	post("/agent/v1/claims", marks["wrong_token"], `{}`, 401)
 }
