@@ -66,7 +66,7 @@ func (storageFull) Error() string { return "no space left for artifacts and logs
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (storageFull) Is(target error) bool { return target == ErrUnavailable }
 
-// DatabaseAccessError: the database lets nobody in, for a reason that an
+// DatabaseAccessError is that the database lets nobody in, for a reason that an
 // operator can mend. errors.Is(err, ErrUnavailable) holds, for it may be mended
 // while the process runs. It holds neither credentials nor an address.
 type DatabaseAccessError struct{ What, Remedy string }
