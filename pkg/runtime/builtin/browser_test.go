@@ -143,12 +143,12 @@ func TestFailingStepSaysWhichAndWhyAndLeavesAScreenshot(t *testing.T) {
 		reason runtime.Code
 		says   string
 	}{
-		"missing element": {map[string]any{"type": map[string]any{"selector": "#nowhere", "text": marker}, "timeout_ms": 300}, runtime.CodeElementMissing, "(type): no element matches"},
-		"covered element": {map[string]any{"click": map[string]any{"selector": "#under"}, "timeout_ms": 300}, runtime.CodeElementHidden, "covered"},
-		"wrong text":      {map[string]any{"assert": map[string]any{"selector": "#out", "text": marker}, "timeout_ms": 300}, runtime.CodeAssertion, "(assert): text"},
-		"wrong value":     {map[string]any{"assert": map[string]any{"selector": "#name", "value": marker}, "timeout_ms": 300}, runtime.CodeAssertion, "another value"},
-		"wait":            {map[string]any{"wait": map[string]any{"text": marker}, "timeout_ms": 300}, runtime.CodeWaitTimeout, "does not show the text"},
-		"option":          {map[string]any{"select": map[string]any{"selector": "#sel", "option": marker}, "timeout_ms": 300}, runtime.CodeOptionMissing, "no such option"},
+		"missing element": {map[string]any{"type": map[string]any{"selector": "#nowhere", "text": marker}, "timeout_ms": 2000}, runtime.CodeElementMissing, "(type): no element matches"},
+		"covered element": {map[string]any{"click": map[string]any{"selector": "#under"}, "timeout_ms": 2000}, runtime.CodeElementHidden, "covered"},
+		"wrong text":      {map[string]any{"assert": map[string]any{"selector": "#out", "text": marker}, "timeout_ms": 2000}, runtime.CodeAssertion, "(assert): text"},
+		"wrong value":     {map[string]any{"assert": map[string]any{"selector": "#name", "value": marker}, "timeout_ms": 2000}, runtime.CodeAssertion, "another value"},
+		"wait":            {map[string]any{"wait": map[string]any{"text": marker}, "timeout_ms": 2000}, runtime.CodeWaitTimeout, "does not show the text"},
+		"option":          {map[string]any{"select": map[string]any{"selector": "#sel", "option": marker}, "timeout_ms": 2000}, runtime.CodeOptionMissing, "no such option"},
 		"selector":        {map[string]any{"click": map[string]any{"selector": "##" + marker}}, runtime.CodeBadSelector, "CSS"},
 		"key":             {map[string]any{"press": map[string]any{"key": marker}}, runtime.CodeUnknownKey, "unknown key"},
 		"secret":          {map[string]any{"type": map[string]any{"selector": "#name", "secret": "none"}}, runtime.CodeSecretMissing, "not granted"},
