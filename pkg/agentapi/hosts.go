@@ -104,8 +104,8 @@ func (a *API) sync(c echo.Context) error {
 
 // negotiate picks the highest version that both speak.
 func negotiate(offered []int) (int, error) {
-	for _, v := range []int{protocol.Version, protocol.Version - 1} {
-		if v >= 1 && slices.Contains(offered, v) {
+	for _, v := range protocol.Versions() {
+		if slices.Contains(offered, v) {
 			return v, nil
 		}
 	}

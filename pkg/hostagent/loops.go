@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/pkg/protocol"
 )
@@ -206,12 +205,4 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // jitter spreads d by ±share.
 func jitter(d time.Duration, share float64) time.Duration {
 	return time.Duration(float64(d) * (1 - share + 2*share*rand.Float64()))
-}
-
-func freeDisk(dir string) int64 {
-	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) != nil {
-		return 0
-	}
-	return int64(st.Bavail) * st.Bsize
 }

@@ -42,7 +42,7 @@ func (a *Agent) syncOnce(ctx context.Context) error {
 	defer a.starts.Unlock()
 	held := a.held()
 	req := protocol.SyncRequest{
-		ProtocolVersions: []int{protocol.Version}, Instance: a.instance, Epoch: a.api.heldEpoch(), JournalEpoch: a.journal.Epoch(),
+		ProtocolVersions: protocol.Versions(), Instance: a.instance, Epoch: a.api.heldEpoch(), JournalEpoch: a.journal.Epoch(),
 		AgentVersion: a.cfg.Version, Devices: devices, Plugins: a.plugins(), Held: []protocol.HeldAttempt{},
 	}
 	resumable := a.finishedBefore()
@@ -229,7 +229,7 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 			a.askSync()
 		}
 		var res protocol.HeartbeatResponse
-		req := protocol.HeartbeatRequest{FreeDisk: freeDisk(a.cfg.StateDir), Health: a.changedHealths(devices)}
+		req := protocol.HeartbeatRequest{Health: a.changedHealths(devices)}
 		if err := a.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout()); err != nil {
 			a.setReady(false)
 			if ctx.Err() == nil {

@@ -12,8 +12,17 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 )
 
-// Version is the protocol's version; a server speaks Version and Version-1.
-const Version = 1
+// Version is the protocol's version. Server and agent speak it and the one
+// before; sync settles which of them ([SyncResponse.ProtocolVersion]), and both
+// keep to that until the next sync.
+//
+//   - 1: the beginning.
+//   - 2: the answer to a heartbeat tells whether to drain, a heartbeat tells the
+//     health of every device, and claims carry the inputs of tasks.
+const Version = 2
+
+// Versions are those that this release speaks, the newest first.
+func Versions() []int { return []int{Version, Version - 1} }
 
 // Headers of agent calls.
 const (
@@ -44,6 +53,8 @@ const (
 	PathLog      = "/agent/v1/attempts/{id}/log/{offset}"
 	PathArtifact = "/agent/v1/attempts/{id}/artifacts/{name}"
 	PathClean    = "/agent/v1/devices/{id}/clean"
+	// PathInput is GET; for inputs of attempts that the host holds. Since 2.
+	PathInput = "/agent/v1/inputs/{digest}"
 )
 
 // MaxClaimWait bounds a claim's long poll.
@@ -194,17 +205,22 @@ type SyncedAttempt struct {
 	Verdict string          `json:"verdict"`
 }
 
-// HeartbeatRequest is a sign of life. It never renews leases.
+// HeartbeatRequest is a sign of life. It never renews leases. (Agents of
+// version 1 also send free_disk_bytes, which nobody reads: an agent has a metric
+// of it.)
 type HeartbeatRequest struct {
-	Draining bool                            `json:"draining"`
-	FreeDisk int64                           `json:"free_disk_bytes"`
-	Health   map[berth.DeviceID]berth.Health `json:"health,omitempty"` // changes
+	// Draining: the agent takes nothing more, whoever decided that.
+	Draining bool `json:"draining"`
+	// Health that the drivers' last probes saw: since 2 of every device, in 1 of
+	// those whose health changed.
+	Health map[berth.DeviceID]berth.Health `json:"health,omitempty"`
 }
 
 // HeartbeatResponse carries directives.
 type HeartbeatResponse struct {
 	Interval Millis `json:"interval_ms"`
-	// Drain: take no new attempts.
+	// Drain: take no new attempts, hand back what has not started, finish what
+	// runs, until an answer without it. Since 2.
 	Drain bool `json:"drain"`
 	// Resync: call sync again with the epoch held.
 	Resync bool `json:"resync"`
@@ -237,6 +253,16 @@ type Assignment struct {
 	RunTimeout    Millis              `json:"run_timeout_ms"`
 	CorrelationID string              `json:"correlation_id"`
 	TraceParent   string              `json:"trace_parent,omitempty"`
+	// Inputs that the work is to see as files of these names; [PathInput] has the
+	// bytes. Since 2.
+	Inputs []Input `json:"inputs,omitempty"`
+}
+
+// Input is a file that a task brings.
+type Input struct {
+	Name   string `json:"name"`
+	Digest string `json:"digest"` // SHA-256, lower-case hex
+	Size   int64  `json:"size"`   // bytes
 }
 
 // Holder is one (attempt, fence).
