@@ -27,7 +27,8 @@
 //
 // A test that stops, kills or reads the log of its server starts a private one
 // with StartServer; its address stays the same over Stop and Start, and its own
-// NewDB makes migrated databases there.
+// NewDB makes migrated databases there. Dump and Restore put a database of it back
+// to what it was.
 //
 // # Nothing is left behind
 //

@@ -234,6 +234,32 @@ func TestServerKeepsItsDataAndAddressOverStops(t *testing.T) {
 	}
 }
 
+func TestDatabaseIsPutBackToItsDump(t *testing.T) {
+	server := start(t, Options{})
+	dsn := server.NewDB(t, Template{})
+	parsed, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := connect(t, dsn)
+	run(t, conn, "CREATE TABLE kept (id int)")
+	run(t, conn, "INSERT INTO kept VALUES (1)")
+	dump, err := server.Dump(parsed.Database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, conn, "INSERT INTO kept VALUES (2)")
+	if err := server.Restore(parsed.Database, dump); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Exec(t.Context(), "SELECT 1"); err == nil {
+		t.Error("a connection outlived the database that was replaced")
+	}
+	if n := count(t, connect(t, dsn), "SELECT count(*) FROM kept"); n != 1 {
+		t.Errorf("%d rows after the restore, want the 1 of the dump", n)
+	}
+}
+
 func TestLogShowsAnAbandonedTransaction(t *testing.T) {
 	const line = "unexpected EOF on client connection with an open transaction"
 	server := start(t, Options{})

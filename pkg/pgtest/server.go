@@ -141,6 +141,14 @@ func (s *Server) initialise(ctx context.Context) error {
 	if err := os.Chown(secret, s.account.uid, s.account.gid); err != nil {
 		return fmt.Errorf("password of the server: %w", err)
 	}
+	// For the programs that connect; the port comes later.
+	passfile := filepath.Join(s.folder, "pgpass")
+	if err := os.WriteFile(passfile, []byte("*:*:*:*:"+s.password+"\n"), 0o600); err != nil {
+		return fmt.Errorf("password of the server: %w", err)
+	}
+	if err := os.Chown(passfile, s.account.uid, s.account.gid); err != nil {
+		return fmt.Errorf("password of the server: %w", err)
+	}
 	if err := s.command(ctx, "initdb", "--pgdata", s.data(), "--username", superuser,
 		"--auth", "scram-sha-256", "--pwfile", secret,
 		"--encoding", "UTF8", "--locale", "C", "--no-sync"); err != nil {
@@ -280,7 +288,7 @@ func (s *Server) data() string { return filepath.Join(s.folder, "data") }
 func (s *Server) command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.folder
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.folder, "LC_ALL=C", "TZ=UTC"}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + s.folder, "LC_ALL=C", "TZ=UTC", "PGPASSFILE=" + filepath.Join(s.folder, "pgpass")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.account.credential}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", name, err, bytes.TrimSpace(out))

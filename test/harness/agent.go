@@ -2,10 +2,13 @@ package harness
 
 import (
 	"context"
+	"maps"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/pkg/client"
 	"github.com/berth-dev/berth/pkg/hostagent"
@@ -32,6 +35,8 @@ type Agent struct {
 	Token string
 	// HostID of the host.
 	HostID string
+
+	past [][]hostagent.Record // the journals of the runs before the current one
 }
 
 // AddAgent enrols a new host through the API and starts its agent; it returns
@@ -58,6 +63,39 @@ func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 	return a
 }
 
+// Start starts the agent, again perhaps. What the journal says of the run before
+// is kept: a new agent compacts it.
+func (a *Agent) Start(tb testing.TB) {
+	tb.Helper()
+	if len(a.Runs()) > 0 {
+		a.past = append(a.past, a.Journal(tb))
+	}
+	a.Daemon.Start(tb)
+}
+
+// Clone starts another agent of the same host on a copy of the state directory,
+// as a machine that was restored from a snapshot does. It returns when it has
+// synced.
+func (c *Cluster) Clone(tb testing.TB, a *Agent, name string) *Agent {
+	tb.Helper()
+	b := &Agent{Token: a.Token, HostID: a.HostID, StateDir: filepath.Join(c.Folder, "agent-"+name)}
+	if err := os.CopyFS(b.StateDir, os.DirFS(a.StateDir)); err != nil {
+		tb.Fatal(err)
+	}
+	b.Daemon = &Daemon{Name: "hostagent-" + name, Program: "hostagent", folder: c.Folder, Env: maps.Clone(a.Env)}
+	b.Env["BERTH_STATE_DIR"], b.Env["BERTH_ADMIN_LISTEN"] = b.StateDir, "127.0.0.1:0"
+	c.Agents = append(c.Agents, b)
+	b.Start(tb)
+	b.AwaitSynced(tb)
+	return b
+}
+
+// AwaitSynced waits until the current run has synced for the first time.
+func (a *Agent) AwaitSynced(tb testing.TB) {
+	tb.Helper()
+	a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" })
+}
+
 // Journal reads the agent's journal.
 func (a *Agent) Journal(tb testing.TB) []hostagent.Record {
 	tb.Helper()
@@ -66,4 +104,25 @@ func (a *Agent) Journal(tb testing.TB) []hostagent.Record {
 		tb.Fatal(err)
 	}
 	return records
+}
+
+// Journals are the journals of all runs, each with what that run itself wrote.
+func (a *Agent) Journals(tb testing.TB) [][]hostagent.Record {
+	tb.Helper()
+	var out [][]hostagent.Record
+	var last time.Time
+	for _, all := range append(a.past[:len(a.past):len(a.past)], a.Journal(tb)) {
+		var own []hostagent.Record
+		for _, r := range all {
+			summary := r.Attempt == "" && r.Device != "" // of a compaction
+			if !summary && r.At.After(last) {
+				own = append(own, r)
+			}
+		}
+		if len(own) > 0 {
+			last = own[len(own)-1].At
+		}
+		out = append(out, own)
+	}
+	return out
 }

@@ -109,6 +109,12 @@ func (p *Process) Ended() bool {
 // Terminate sends SIGTERM and does not wait.
 func (p *Process) Terminate() { p.signal(syscall.SIGTERM) }
 
+// Pause stops the process where it is (SIGSTOP), Continue lets it go on.
+func (p *Process) Pause() { p.signal(syscall.SIGSTOP) }
+
+// Continue lets a paused process go on (SIGCONT).
+func (p *Process) Continue() { p.signal(syscall.SIGCONT) }
+
 // Kill ends the process by SIGKILL and returns when it is gone.
 func (p *Process) Kill() {
 	p.signal(syscall.SIGKILL)

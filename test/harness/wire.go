@@ -6,13 +6,17 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -58,6 +62,37 @@ func (c *Cluster) Enrol(tb testing.TB, name string) *Wire {
 	w.Must(tb, http.MethodPost, protocol.PathEnrol, protocol.EnrolRequest{Token: token.Token, Name: name, PublicKey: public}, &res)
 	w.Host, w.audience = res.HostID, res.TokenAudience
 	w.Authenticate(tb)
+	return w
+}
+
+// Impersonate speaks as an agent's host, with its key and under the epoch of its
+// journal.
+func (c *Cluster) Impersonate(tb testing.TB, a *Agent) *Wire {
+	tb.Helper()
+	var id struct {
+		Host     berth.HostID `json:"host_id"`
+		Audience string       `json:"token_audience"`
+	}
+	b, err := os.ReadFile(filepath.Join(a.StateDir, "host.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &id)
+	}
+	if err == nil {
+		b, err = os.ReadFile(filepath.Join(a.StateDir, "host-key.pem"))
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	block, _ := pem.Decode(b)
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	w := &Wire{url: c.APIs[0].URL(), key: key.(ed25519.PrivateKey), http: c.http, Host: id.Host, audience: id.Audience}
+	w.Authenticate(tb)
+	for _, r := range a.Journal(tb) {
+		w.Epoch = max(w.Epoch, r.Epoch)
+	}
 	return w
 }
 

@@ -167,7 +167,11 @@ func (s *session) command(path string, c runtime.Command, out io.Writer) *exec.C
 	}
 	cmd := &exec.Cmd{
 		Path: path, Args: args, Dir: s.opts.WorkDir,
-		Env:    []string{"PATH=" + searchPath, "HOME=" + s.opts.WorkDir, "TMPDIR=" + s.opts.WorkDir, "LANG=C.UTF-8"},
+		Env: []string{
+			"PATH=" + searchPath, "HOME=" + s.opts.WorkDir, "TMPDIR=" + s.opts.WorkDir, "LANG=C.UTF-8",
+			// Which slot it is: commands side by side need ports and files of their own.
+			"BERTH_DEVICE=" + s.device.Driver + "/" + s.device.HardwareID,
+		},
 		Stdout: out, Stderr: out,
 	}
 	for name, value := range c.Env {
