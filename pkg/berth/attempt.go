@@ -89,6 +89,12 @@ const (
 	ReasonNotRetryable    = "not_retryable"
 	ReasonNotRetrySafe    = "not_retry_safe"
 	ReasonSucceeded       = "succeeded"
+	ReasonForceReleased   = "force_released"
+	ReasonDeviceRetired   = "device_retired"
+	ReasonHostDraining    = "host_draining"
+	ReasonHostRevoked     = "host_revoked"
+	// ReasonFoundLost: the sweep found the task in no place.
+	ReasonFoundLost = "found_lost"
 )
 
 // ValidReason reports whether s is a reason code: lower-case letters, digits

@@ -1,6 +1,11 @@
 package berth
 
-import "time"
+import (
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Device is what a task holds exclusively. Its state has four axes, never one
 // flag: presence, health, admin and occupancy.
@@ -20,10 +25,19 @@ type Device struct {
 	// Labels in force: what the agent reports, overridden by AdminLabels, plus
 	// those of prefix berth.dev/.
 	Labels map[string]string
+	// AdminLabels are those that operators set.
+	AdminLabels map[string]string
 	// Presence: the host's agent reported it at its last sync.
 	Present bool
 	Health  Health
-	Admin   AdminState
+	// HealthRecord is what Health rests on.
+	HealthRecord HealthRecord
+	Admin        AdminState
+	// AdminNote is what the operator said about Admin.
+	AdminNote string
+	// ConflictHost is another host whose agent reported the same unique
+	// hardware id; "" without a conflict.
+	ConflictHost HostID
 	// Unclean: work that was not seen to end may still touch it.
 	Unclean   bool
 	Occupancy Occupancy
@@ -114,19 +128,35 @@ const ReportedLabelPrefix = "berth.dev/"
 // LabelDevice is the label that pins a task to one device.
 const LabelDevice = ReportedLabelPrefix + "device"
 
+// LabelProbe pins like LabelDevice, and also reaches a device that is cordoned
+// or quarantined (PlaceProbes). Only operators may ask for it.
+const LabelProbe = ReportedLabelPrefix + "probe"
+
+// LabelProtocol is the version of the agent protocol that the device's host
+// speaks. Tasks with inputs ask for InputsProtocol by it.
+const LabelProtocol = ReportedLabelPrefix + "protocol"
+
+// OwnLabel reports whether a label says what only Berth knows.
+func OwnLabel(key string) bool {
+	return key == LabelDevice || key == LabelProbe || key == LabelProtocol
+}
+
+// InputsProtocol is the first version of the agent protocol with inputs.
+const InputsProtocol = 2
+
 // MergeLabels gives the labels in force: reported ones (less those with the
-// reserved prefix), overridden by the admin's, plus berth.dev/device.
-func MergeLabels(id DeviceID, reported, admin map[string]string) map[string]string {
-	out := make(map[string]string, len(reported)+len(admin)+1)
+// reserved prefix), overridden by the admin's, and by
+// those of Berth itself.
+func MergeLabels(id DeviceID, reported, admin map[string]string, protocol int) map[string]string {
+	out := make(map[string]string, len(reported)+len(admin)+3)
 	for k, v := range reported {
-		if len(k) < len(ReportedLabelPrefix) || k[:len(ReportedLabelPrefix)] != ReportedLabelPrefix {
+		if !strings.HasPrefix(k, ReportedLabelPrefix) {
 			out[k] = v
 		}
 	}
-	for k, v := range admin {
-		out[k] = v
-	}
-	out[LabelDevice] = string(id)
+	maps.Copy(out, admin)
+	out[LabelDevice], out[LabelProbe] = string(id), string(id)
+	out[LabelProtocol] = strconv.Itoa(max(protocol, 1))
 	return out
 }
 

@@ -58,15 +58,15 @@ func TestOccupancyOf(t *testing.T) {
 func TestMergeLabels(t *testing.T) {
 	reported := map[string]string{"os": "linux", "gpu": "yes", "berth.dev/device": "forged", "berth.dev/zone": "x", "berth.dev": "kept"}
 	admin := map[string]string{"os": "plan9", "rack": "7", "berth.dev/zone": "eu", "berth.dev/device": "mistaken"}
-	got := berth.MergeLabels("d1", reported, admin)
-	want := map[string]string{"os": "plan9", "gpu": "yes", "rack": "7", "berth.dev": "kept", "berth.dev/zone": "eu", "berth.dev/device": "d1"}
+	got := berth.MergeLabels("d1", reported, admin, 2)
+	want := map[string]string{"os": "plan9", "gpu": "yes", "rack": "7", "berth.dev": "kept", "berth.dev/zone": "eu", "berth.dev/device": "d1", "berth.dev/probe": "d1", "berth.dev/protocol": "2"}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, should be %v", got, want)
 	}
 	if reported["os"] != "linux" || len(reported) != 5 || len(admin) != 4 {
 		t.Error("the inputs were changed")
 	}
-	if got := berth.MergeLabels("d1", nil, nil); !maps.Equal(got, map[string]string{"berth.dev/device": "d1"}) {
+	if got := berth.MergeLabels("d1", nil, nil, 0); !maps.Equal(got, map[string]string{"berth.dev/device": "d1", "berth.dev/probe": "d1", "berth.dev/protocol": "1"}) {
 		t.Errorf("without labels: %v", got)
 	}
 }
@@ -75,9 +75,10 @@ func TestMergedLabelsObeyTheAdmin(t *testing.T) {
 	label := rapid.MapOf(rapid.SampledFrom([]string{"a", "b", "berth.dev/x", "berth.dev/device"}), rapid.SampledFrom([]string{"1", "2"}))
 	rapid.Check(t, func(t *rapid.T) {
 		reported, admin := label.Draw(t, "reported"), label.Draw(t, "admin")
-		for k, v := range berth.MergeLabels("d", reported, admin) {
+		for k, v := range berth.MergeLabels("d", reported, admin, 1) {
 			switch {
-			case k == berth.LabelDevice:
+			case k == berth.LabelProtocol:
+			case k == berth.LabelDevice || k == berth.LabelProbe:
 				if v != "d" {
 					t.Fatalf("%s is %q", k, v)
 				}

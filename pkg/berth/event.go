@@ -22,6 +22,9 @@ const (
 	EventCancelRequested Event = "cancel_requested"
 	EventCancelled       Event = "cancelled" // without a live attempt, or before its start
 	EventRetriedByHand   Event = "retried_by_hand"
+	EventReprioritised   Event = "reprioritised"
+	// EventRepaired: the sweep found it in no place, or in two.
+	EventRepaired Event = "repaired"
 )
 
 // Transition is one step of a task: what the audit row stores and what the log
@@ -81,6 +84,20 @@ const (
 	AuditDeviceAdmin      AuditAction = "device.admin"
 	AuditDeviceUnclean    AuditAction = "device.unclean"
 	AuditDeviceCleaned    AuditAction = "device.cleaned"
+	AuditDeviceHealth     AuditAction = "device.health"
+	AuditDeviceLabels     AuditAction = "device.labels"
+	AuditDeviceReleased   AuditAction = "device.force_released"
+	AuditDeviceMoved      AuditAction = "device.moved"
+	AuditDeviceConflict   AuditAction = "device.conflict"
+	AuditHostDrain        AuditAction = "host.drain"
+	AuditHostUndrain      AuditAction = "host.undrain"
+	AuditHostRevoked      AuditAction = "host.revoked"
+	AuditPoolPaused       AuditAction = "pool.paused"
+	AuditPoolResumed      AuditAction = "pool.resumed"
+	AuditPluginEnabled    AuditAction = "plugin.enabled"
+	AuditPluginDisabled   AuditAction = "plugin.disabled"
+	AuditInputStored      AuditAction = "input.stored"
+	AuditAmnesty          AuditAction = "leases.amnesty"
 	AuditPluginRegistered AuditAction = "plugin.registered"
 	AuditKeyCreated       AuditAction = "signing_key.created"
 )

@@ -7,12 +7,17 @@ import (
 
 // Host is a machine that runs a Host Agent and owns devices.
 type Host struct {
-	ID           HostID
-	Name         string
-	Pool         PoolID
-	PoolName     string
-	State        HostState
-	Draining     bool
+	ID       HostID
+	Name     string
+	Pool     PoolID
+	PoolName string
+	State    HostState
+	// Draining: its agent says that it takes nothing more.
+	Draining bool
+	// DrainRequestedAt is when an operator asked for that; zero: not asked.
+	DrainRequestedAt time.Time
+	// Protocol that its agent spoke at its last sync; 1 before the first.
+	Protocol     int
 	Epoch        Epoch
 	AgentVersion string
 	Plugins      []PluginVersion

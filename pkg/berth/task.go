@@ -111,6 +111,8 @@ type NewTask struct {
 	// each live attempt's length; zero waits for ever.
 	QueueTimeout time.Duration
 	Retry        RetryPolicy
+	// Inputs by name, at most MaxTaskInputs; Size is the server's to fill in.
+	Inputs []InputRef
 }
 
 // Task is a task as it is read.
@@ -128,6 +130,7 @@ type Task struct {
 	RunTimeout   time.Duration
 	QueueTimeout time.Duration // zero: none
 	Retry        RetryPolicy
+	Inputs       []InputRef
 	// Budget is the number of tries allowed: Retry.MaxAttempts, raised by
 	// manual retries.
 	Budget int
@@ -207,6 +210,28 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 		f.Add(at("not_before"), "more than a year ahead", "use a nearer time, or a schedule")
 	}
 	t.Retry.normalise(at("retry"), f)
+	normaliseInputs(at("inputs"), t.Inputs, f)
+}
+
+func normaliseInputs(path string, inputs []InputRef, f *Faults) {
+	if len(inputs) > MaxTaskInputs {
+		f.Add(path, fmt.Sprintf("%d inputs", len(inputs)), fmt.Sprintf("use at most %d; pack many files into one", MaxTaskInputs))
+		return
+	}
+	seen := map[string]bool{}
+	for i, in := range inputs {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		switch {
+		case !ValidArtifactName(in.Name):
+			f.Add(at+".name", fmt.Sprintf("%q cannot name a file", Clip(in.Name, 40)), "use letters, digits and . _ -, at most 120, no leading dot or hyphen")
+		case seen[in.Name]:
+			f.Add(at+".name", fmt.Sprintf("%q is named twice", in.Name), "give each input a name of its own")
+		}
+		seen[in.Name] = true
+		if !ValidDigest(in.Digest) {
+			f.Add(at+".digest", "it is no SHA-256", "use 64 lower-case hex digits, as `berth input put FILE` prints them")
+		}
+	}
 }
 
 func normaliseTags(path string, tags []string, f *Faults) []string {

@@ -37,11 +37,15 @@ type Agents interface {
 	//   - assigned or claimed but not held: in Undelivered, to be claimed again.
 	// The host is online and seen. A repeat by the same instance gives the same
 	// epoch. Two hosts with one unique hardware id: the second's device is not
-	// registered and listed in Conflicts.
+	// registered and listed in Conflicts, and the device that is there remembers
+	// ConflictHost until the other host reports it no more. Healths go through
+	// berth.HealthRecord.Next.
 	SyncHost(ctx context.Context, p SyncParams) (SyncResult, error)
 
 	// Heartbeat marks the host seen, stores draining (which clears or judges
-	// the placeable bits) and changed device healths. It never renews leases. A
+	// the placeable bits) and what each device's probe said
+	// (berth.HealthRecord.Next; what changes nothing writes nothing; a change of
+	// Health is audited). It never renews leases. A
 	// host that was offline gets Resync.
 	Heartbeat(ctx context.Context, p HeartbeatParams) (HeartbeatResult, error)
 
@@ -60,14 +64,23 @@ type Agents interface {
 	// RenewAttempts extends the leases of running and claimed attempts that are
 	// still alive; strict: expired is gone. Progress is stored. Only lease rows
 	// are locked. The transitions (berth.EventRenewed) carry every id but are no
-	// change of state and write no audit row.
+	// change of state and write no audit row. At most every
+	// Timings.MarkEvery the mark of
+	// renewals is moved (berth.Mark), without waiting for its row.
 	RenewAttempts(ctx context.Context, p RenewParams) ([]LeaseAnswer, []berth.Transition, error)
 
 	// CompleteAttempts ends attempts with the outcomes that the agent saw, each
 	// in its own right: see CompleteAnswer. Accepted after the lease's expiry
 	// until the keeper wins the row. The device is free, or unclean when the
-	// agent could not clean it.
+	// agent could not clean it. Its health hears of the outcome (berth.SignalOf).
 	CompleteAttempts(ctx context.Context, p CompleteParams) ([]CompleteAnswer, []berth.Transition, error)
+
+	// CompleteMany does the completions of several calls, of any hosts, in one
+	// transaction, ordered by attempt; each call has its own answer or error
+	// (stale epoch, unknown host). The error is of them all: none was done.
+	CompleteMany(ctx context.Context, calls []CompleteParams) ([]CompleteManyAnswer, error)
+	// RenewMany likewise.
+	RenewMany(ctx context.Context, calls []RenewParams) ([]RenewManyAnswer, error)
 
 	// ReleaseAttempts hands unstarted attempts back; the task is queued again or,
 	// after too many in a row, dead-lettered. A started one is
@@ -137,7 +150,9 @@ type SyncParams struct {
 	// JournalEpoch is the highest epoch in the agent's journal.
 	JournalEpoch berth.Epoch
 	AgentVersion string
-	Draining     bool
+	// Protocol that was negotiated.
+	Protocol int
+	Draining bool
 	// Plugins the host provides; those not registered and enabled are stored
 	// as reported, disabled, unless ApprovePlugins.
 	Plugins []berth.Plugin
@@ -202,7 +217,7 @@ type SyncResult struct {
 type HeartbeatParams struct {
 	AgentCall
 	Draining bool
-	// Health of devices that changed; unknown ones are ignored.
+	// Health of each device as its probe said; unknown ones are ignored.
 	Health map[berth.DeviceID]berth.Health
 }
 
@@ -210,6 +225,8 @@ type HeartbeatParams struct {
 type HeartbeatResult struct {
 	// Resync: sync again (same epoch), the server had given the host up.
 	Resync bool
+	// Drain: an operator asked the host to take nothing more.
+	Drain bool
 }
 
 // ClaimParams of ClaimAttempts.
@@ -234,6 +251,7 @@ type Assignment struct {
 	CorrelationID string
 	TraceParent   string
 	TaskName      string
+	Inputs        []berth.InputRef
 }
 
 // Holder is one (attempt, fence) that an agent acts under.
@@ -342,6 +360,20 @@ type CompleteAnswer struct {
 	// What is missing: artifacts by name, and the log's end so far.
 	MissingArtifacts []string
 	LogNext          int64
+}
+
+// CompleteManyAnswer is one call's.
+type CompleteManyAnswer struct {
+	Answers     []CompleteAnswer
+	Transitions []berth.Transition
+	Err         error
+}
+
+// RenewManyAnswer is one call's.
+type RenewManyAnswer struct {
+	Answers     []LeaseAnswer
+	Transitions []berth.Transition
+	Err         error
 }
 
 // ReleaseParams of ReleaseAttempts.

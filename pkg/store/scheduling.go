@@ -36,6 +36,11 @@ type Round interface {
 	// be placed and whose host is fresh and not draining, by device id.
 	// limit <= 0 is no limit.
 	FreeDevices(ctx context.Context, limit int) ([]FreeDevice, error)
+	// ProbeDevices lists those of the devices that are free and on which at least
+	// operators' probes may be placed (berth.PlaceProbes or more), their hosts
+	// fresh and not draining, by device id. For classes that pin one by
+	// berth.LabelProbe.
+	ProbeDevices(ctx context.Context, ids []berth.DeviceID) ([]FreeDevice, error)
 	// WaitingClasses lists the classes of the pool that have queued tasks. Its
 	// cost grows with the pool's classes, not with its queue.
 	WaitingClasses(ctx context.Context) ([]Class, error)
@@ -59,6 +64,8 @@ type FreeDevice struct {
 	Labels map[string]string
 	// Plugins enabled on its host. Shared by devices of a host: do not change.
 	Plugins []berth.PluginVersion
+	// Suspect devices are chosen last.
+	Suspect bool
 }
 
 // Class is a class with queued tasks.
@@ -101,6 +108,9 @@ type Placement struct {
 	Host    berth.HostID
 	// Version of the plugin that the host will run.
 	Version string
+	// Probe: the task pins the device by berth.LabelProbe, so berth.PlaceProbes
+	// will do.
+	Probe bool
 }
 
 // Keeping are the leasekeeper's operations.
@@ -108,12 +118,43 @@ type Keeping interface {
 	// ReapLeases ends at most limit live attempts that berth.Timings.Reap says
 	// are over: judged on the locked rows, each in a transaction of its own, so
 	// that one failure does not stop the others. The first error is returned
-	// with the transitions of those that went through.
+	// with the transitions of those that went through. One that fails does not
+	// keep its place at the head of the list for ever.
+	//
+	// It first judges the amnesty (berth.Timings.JudgeAmnesty) under the sweep's
+	// mark, which it then moves to now, grants it with an audit row if so, and ends
+	// no running attempt while one is in force; each end reads it again in its own
+	// transaction, and ends nothing when the mark has meanwhile become older than
+	// BlindAfter.
 	ReapLeases(ctx context.Context, actor berth.Actor, limit int) ([]berth.Transition, error)
 
 	// MarkSilentHosts takes at most limit online hosts that are no longer fresh
 	// offline: their devices' placeable bits are cleared (lease rows first, then
 	// the host) and an audit row written. Attempts are left to their leases. It
-	// returns the hosts.
+	// returns the hosts. None while an amnesty is in force.
 	MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) ([]berth.HostID, error)
+
+	// LastAmnesty is the newest amnesty, zero when there was none.
+	LastAmnesty(ctx context.Context) (berth.Amnesty, error)
+
+	// SweepTasks looks at limit tasks after a position, by id, for unfinished ones
+	// in no place or in two, and finished ones that have a token (I15): judged in
+	// one statement and again after locking the task. One in no place is queued
+	// again with the next attempt number (berth.EventRepaired,
+	// berth.ReasonFoundLost); of two places a live attempt stays, else the queue's
+	// token. What cannot be repaired is only counted.
+	SweepTasks(ctx context.Context, actor berth.Actor, after berth.TaskID, limit int) (SweepResult, error)
+
+	// UnknownBlobs returns those of the keys that no log, artifact, input or
+	// upload refers to. The caller has seen to it that they are old.
+	UnknownBlobs(ctx context.Context, keys []string) ([]string, error)
+}
+
+// SweepResult of SweepTasks.
+type SweepResult struct {
+	// Next position; "" when the end was reached.
+	Next berth.TaskID
+	// Looked counts the tasks looked at, Wrong those in no or two places.
+	Looked, Wrong int
+	Repaired      []berth.Transition
 }

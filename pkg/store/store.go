@@ -11,7 +11,7 @@
 //   - The database's clock decides; no caller passes the time. Opening an
 //     engine with [Options.Clock] replaces it, for tests and for SQLite.
 //   - Rules are asked of pkg/berth after the rows they judge are locked. Lock
-//     order: idempotency key, class, queue/delayed token, attempt, lease, task,
+//     order: idempotency key, input, class, queue/delayed token, attempt, lease, task,
 //     device, host, then insert-only rows; many rows of a kind ascending by key.
 //   - Each transition writes its audit row in the same transaction and is
 //     returned, so that the caller can log it.
@@ -38,6 +38,8 @@ type Store interface {
 	Agents
 	Scheduling
 	Keeping
+	Operators
+	Inputs
 	Fleet
 	Accounts
 	Health
@@ -45,6 +47,18 @@ type Store interface {
 	// Close ends the background work and the connections. It may be called
 	// twice.
 	Close() error
+}
+
+// Once makes a call safe to repeat when its answer was lost. The first call of
+// a principal under the key has the effect; a repeat with the same digest has
+// none and is answered as the operation's comment says, also when both run at
+// once; one with another digest is berth.ErrIdempotencyMismatch. A call that
+// failed leaves the key free. The zero value asks for nothing.
+type Once struct {
+	Key string
+	// BodyDigest is the SHA-256 of what the call asks for; it tells operations
+	// apart, too: the keys of a principal are one set.
+	BodyDigest [32]byte
 }
 
 // Options are what both engines take at Open.

@@ -17,7 +17,9 @@ type Tasks interface {
 	// under it; a repeat with the same digest returns those same tasks, as they
 	// are now, with Replayed set and no other effect, also when both run at
 	// once; one with another digest is berth.ErrIdempotencyMismatch.
-	// An unknown pool is berth.ErrNotFound.
+	// An unknown pool is berth.ErrNotFound. An input that is not stored, or that
+	// the actor may not use, is a *berth.InvalidError that names
+	// tasks[i].inputs[j].digest; scope says what it may use.
 	SubmitTasks(ctx context.Context, p SubmitParams) (SubmitResult, error)
 
 	// GetTask returns the task with its derived state, or berth.ErrNotFound
@@ -46,7 +48,8 @@ type Tasks interface {
 	// final state, reason and result are cleared, give-up and hand-backs count
 	// anew from now),
 	// and a failed one (waiting for its backoff) there at once, budget
-	// unchanged. Any other state is berth.ErrWrongState.
+	// unchanged. Any other state is berth.ErrWrongState. It obeys Once: a repeat
+	// returns the task as it is now, without transitions.
 	RetryTask(ctx context.Context, p RetryParams) (berth.Task, []berth.Transition, error)
 
 	// ListAttempts returns all attempts of a task by number, or
@@ -69,6 +72,8 @@ type Tasks interface {
 // SubmitParams of SubmitTasks.
 type SubmitParams struct {
 	Actor berth.Actor
+	// Scope is what the actor may see of inputs.
+	Scope berth.Scope
 	// Tasks, normalised and canonical, with ids; 1 to berth.MaxBulkSubmit.
 	Tasks []berth.NewTask
 	// IdempotencyKey is "" for none.
@@ -112,6 +117,7 @@ type RetryParams struct {
 	TaskParams
 	// AddTries is 1 to berth.MaxTries; 0 means 1.
 	AddTries int
+	Once     Once
 }
 
 // ReadLogParams of ReadLog.

@@ -164,15 +164,16 @@ func (s *Store) CleanDevice(ctx context.Context, p store.CleanParams) error {
 const deviceColumns = `
 SELECT d.id, d.host_id, h.name, d.pool_id, p.name, d.driver, d.hardware_id, d.hardware_unique, d.name,
        d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id,
-       d.created_at, d.updated_at
+       d.created_at, d.updated_at, h.protocol
 FROM devices d JOIN hosts h ON h.id = d.host_id JOIN pools p ON p.id = d.pool_id JOIN leases l ON l.device_id = d.id`
 
 func scanDevice(row pgx.CollectableRow) (d berth.Device, err error) {
 	var reported, admin map[string]string
+	var protocol int
 	err = row.Scan(&d.ID, &d.Host, &d.HostName, &d.Pool, &d.PoolName, &d.Driver, &d.HardwareID, &d.HardwareUnique, &d.Name,
 		&reported, &admin, &d.Present, &d.Health, &d.Admin, &d.Unclean, &d.Fence, nullable(&d.Attempt), nullable(&d.Task),
-		&d.CreatedAt, &d.UpdatedAt)
-	d.Labels = berth.MergeLabels(d.ID, reported, admin)
+		&d.CreatedAt, &d.UpdatedAt, &protocol)
+	d.Labels, d.AdminLabels = berth.MergeLabels(d.ID, reported, admin, protocol), admin
 	d.Occupancy = berth.OccupancyOf(d.Attempt, d.Unclean)
 	return d, err
 }

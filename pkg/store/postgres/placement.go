@@ -72,7 +72,7 @@ func (r *round) FreeDevices(_ context.Context, limit int) ([]store.FreeDevice, e
 		most = pgtype.Int8{Int64: int64(limit), Valid: true}
 	}
 	devices, err := collect(r.tx, scanFreeDevice, `
-SELECT d.id, d.host_id, d.labels, d.admin_labels
+SELECT d.id, d.host_id, d.labels, d.admin_labels, h.protocol
 FROM leases l JOIN devices d ON d.id = l.device_id JOIN hosts h ON h.id = l.host_id, (SELECT berth_now() AS now OFFSET 0) n
 WHERE l.pool_id = $1 AND l.attempt_id IS NULL AND l.placeable = 2
   AND h.state = 'online' AND NOT h.draining AND h.last_seen_at >= n.now - make_interval(secs => $2)
@@ -85,8 +85,9 @@ ORDER BY l.device_id LIMIT $3`, uid(r.pool), r.tx.s.timings.HostOfflineAfter.Sec
 
 func scanFreeDevice(row pgx.CollectableRow) (d store.FreeDevice, err error) {
 	var reported, admin map[string]string
-	err = row.Scan(&d.ID, &d.Host, &reported, &admin)
-	d.Labels = berth.MergeLabels(d.ID, reported, admin)
+	var protocol int
+	err = row.Scan(&d.ID, &d.Host, &reported, &admin, &protocol)
+	d.Labels = berth.MergeLabels(d.ID, reported, admin, protocol)
 	return d, err
 }
 

@@ -15,18 +15,30 @@ func scanPool(r row) (p berth.Pool, err error) {
 const poolSelect = "SELECT id, name, paused, ageing_step_us, created_at FROM pools"
 
 // CreatePool implements store.Fleet.
-func (s *Store) CreatePool(ctx context.Context, actor berth.Actor, pool berth.Pool) (out berth.Pool, err error) {
+func (s *Store) CreatePool(ctx context.Context, p store.CreatePoolParams) (pool berth.Pool, err error) {
+	pool = p.Pool
 	if pool.AgeingStep == 0 {
 		pool.AgeingStep = berth.DefaultAgeingStep
 	}
 	err = s.write(ctx, "CreatePool", func(t *tx) error {
-		err := t.execOne("INSERT INTO pools (id, name, paused, ageing_step_us, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
+		ids, replayed, err := once(t, p.Actor, p.Once, []berth.PoolID{pool.ID})
+		if err != nil {
+			return err
+		}
+		if replayed {
+			var ok bool
+			if pool, ok, err = queryOne(t, scanPool, poolSelect+" WHERE id = ?1", ids[0]); err == nil && !ok {
+				err = notFound("pool")
+			}
+			return err
+		}
+		err = t.execOne("INSERT INTO pools (id, name, paused, ageing_step_us, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
 			pool.ID, pool.Name, pool.Paused, pool.AgeingStep.Microseconds(), micros(t.now))
 		if err != nil {
 			return err
 		}
 		pool.CreatedAt = t.now
-		return auditAct(t, actor, berth.AuditPoolCreated, "pool", string(pool.ID))
+		return auditAct(t, p.Actor, berth.AuditPoolCreated, "pool", string(pool.ID))
 	})
 	if err != nil {
 		return berth.Pool{}, err
@@ -58,15 +70,16 @@ func (s *Store) ListPools(ctx context.Context, p store.Page) (pools []berth.Pool
 }
 
 const deviceSelect = `SELECT d.id, d.host_id, h.name, d.pool_id, p.name, d.driver, d.hardware_id, d.hardware_unique, d.name,
-	d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id, d.created_at, d.updated_at
+	d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id, d.created_at, d.updated_at, h.protocol
 	FROM devices d JOIN hosts h ON h.id = d.host_id JOIN pools p ON p.id = d.pool_id JOIN leases l ON l.device_id = d.id`
 
 func scanDevice(r row) (d berth.Device, err error) {
 	var reported, admin map[string]string
+	var protocol int
 	err = r.Scan(&d.ID, &d.Host, &d.HostName, &d.Pool, &d.PoolName, &d.Driver, &d.HardwareID, &d.HardwareUnique, &d.Name,
 		fromJSON(&reported), fromJSON(&admin), &d.Present, &d.Health, &d.Admin, &d.Unclean, &d.Fence, opt(&d.Attempt), opt(&d.Task),
-		at(&d.CreatedAt), at(&d.UpdatedAt))
-	d.Labels = berth.MergeLabels(d.ID, reported, admin)
+		at(&d.CreatedAt), at(&d.UpdatedAt), &protocol)
+	d.Labels, d.AdminLabels = berth.MergeLabels(d.ID, reported, admin, protocol), admin
 	d.Occupancy = berth.OccupancyOf(d.Attempt, d.Unclean)
 	return d, err
 }

@@ -112,10 +112,12 @@ func (r *round) FreeDevices(ctx context.Context, limit int) ([]store.FreeDevice,
 	}
 	return queryAll(r.tx, func(row row) (d store.FreeDevice, err error) {
 		var reported, admin map[string]string
-		err = row.Scan(&d.ID, &d.Host, fromJSON(&reported), fromJSON(&admin))
-		d.Labels, d.Plugins = berth.MergeLabels(d.ID, reported, admin), plugins[d.Host]
+		var protocol int
+		err = row.Scan(&d.ID, &d.Host, fromJSON(&reported), fromJSON(&admin), &protocol)
+		d.Labels, d.Plugins = berth.MergeLabels(d.ID, reported, admin, protocol), plugins[d.Host]
 		return d, err
-	}, `SELECT l.device_id, d.host_id, d.labels, d.admin_labels FROM leases l JOIN devices d ON d.id = l.device_id
+	}, `SELECT l.device_id, d.host_id, d.labels, d.admin_labels, h.protocol
+		FROM leases l JOIN devices d ON d.id = l.device_id JOIN hosts h ON h.id = d.host_id
 		WHERE l.pool_id = ?1 AND l.attempt_id IS NULL AND l.placeable = ?2 AND d.host_id IN (SELECT value FROM json_each(?3))
 		ORDER BY l.device_id LIMIT ?4`, r.pool, berth.PlaceAll, list(hosts), limit)
 }

@@ -60,7 +60,7 @@ func syncFirst(w *world) {
 		d := w.device(res.Devices[i])
 		want := berth.Device{
 			ID: r.ID, Host: a.id, HostName: "h1", Pool: w.pool.ID, PoolName: w.pool.Name, Driver: driverName, HardwareID: r.HardwareID, Name: r.Name,
-			Labels: berth.MergeLabels(r.ID, r.Labels, nil), Present: true, Health: berth.HealthGood, Admin: berth.AdminActive,
+			Labels: berth.MergeLabels(r.ID, r.Labels, nil, 1), Present: true, Health: berth.HealthGood, Admin: berth.AdminActive,
 			Occupancy: berth.OccupancyFree, CreatedAt: w.Clock.Now(), UpdatedAt: w.Clock.Now(), Fence: d.Fence,
 		}
 		if x := diff(want, d); x != "" {

@@ -1,0 +1,16 @@
+DROP TABLE amnesties;
+DROP TABLE marks;
+DROP TABLE task_inputs;
+DROP TABLE input_owners;
+DROP TABLE inputs;
+DROP TABLE input_parts;
+DROP TABLE input_uploads;
+ALTER TABLE tasks DROP COLUMN inputs;
+ALTER TABLE devices DROP COLUMN failures;
+ALTER TABLE devices DROP COLUMN good_probes;
+ALTER TABLE devices DROP COLUMN strikes;
+ALTER TABLE devices DROP COLUMN quarantined_until;
+ALTER TABLE devices DROP COLUMN admin_note;
+ALTER TABLE devices DROP COLUMN conflict_host_id;
+ALTER TABLE hosts DROP COLUMN drain_requested_at;
+ALTER TABLE hosts DROP COLUMN protocol;
