@@ -986,6 +986,12 @@ type ListEnrolmentTokensParams struct {
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
 }
 
+// CreateEnrolmentTokenParams defines parameters for CreateEnrolmentToken.
+type CreateEnrolmentTokenParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // ListHostsParams defines parameters for ListHosts.
 type ListHostsParams struct {
 	// Pool Name of the pool.
@@ -1010,6 +1016,12 @@ type ListPoolsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreatePoolParams defines parameters for CreatePool.
+type CreatePoolParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // ListTasksParams defines parameters for ListTasks.
@@ -1045,7 +1057,7 @@ type SubmitTaskParams struct {
 	// Wait Answer only when the task is finished, or after this many seconds. A longer wait is cut to 25 seconds; ask again.
 	Wait Wait `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 
-	// IdempotencyKey Makes the submit safe to repeat: the same key with the same body gives the same tasks; with another body it is refused. Kept as long as the tasks.
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 
 	// BerthCorrelationID An id of the caller's that is kept with the task and stands in every log line about it; the request's id where it is absent. Characters other than letters, digits and `. _ : -` are dropped.
@@ -1057,7 +1069,7 @@ type SubmitTaskParams struct {
 
 // SubmitTasksParams defines parameters for SubmitTasks.
 type SubmitTasksParams struct {
-	// IdempotencyKey Makes the submit safe to repeat: the same key with the same body gives the same tasks; with another body it is refused. Kept as long as the tasks.
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 
 	// BerthCorrelationID An id of the caller's that is kept with the task and stands in every log line about it; the request's id where it is absent. Characters other than letters, digits and `. _ : -` are dropped.
@@ -1086,6 +1098,12 @@ type ListTaskEventsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// RetryTaskParams defines parameters for RetryTask.
+type RetryTaskParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // LoginJSONRequestBody defines body for Login for application/json ContentType.
@@ -1267,21 +1285,21 @@ type ClientInterface interface {
 
 	// CreateEnrolmentTokenWithBody Create a token that lets one host in, once
 	//
-	// The answer alone carries the token; Berth keeps its hash only.
+	// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-	CreateEnrolmentTokenWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateEnrolmentTokenWithBody(ctx context.Context, params *CreateEnrolmentTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateEnrolmentToken Create a token that lets one host in, once
 	//
-	// The answer alone carries the token; Berth keeps its hash only.
+	// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-	CreateEnrolmentToken(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateEnrolmentToken(ctx context.Context, params *CreateEnrolmentTokenParams, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RevokeEnrolmentToken Revoke an unused enrolment token
 	//
@@ -1325,14 +1343,14 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /pools (the `CreatePool` operationId).
-	CreatePoolWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreatePoolWithBody(ctx context.Context, params *CreatePoolParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreatePool Create a pool
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /pools (the `CreatePool` operationId).
-	CreatePool(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreatePool(ctx context.Context, params *CreatePoolParams, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetPool Get a pool
 	//
@@ -1417,21 +1435,21 @@ type ClientInterface interface {
 
 	// RetryTaskWithBody Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-	RetryTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RetryTaskWithBody(ctx context.Context, id TaskID, params *RetryTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RetryTask Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-	RetryTask(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RetryTask(ctx context.Context, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // GetJWKS Get the public keys that verify access tokens
@@ -1625,13 +1643,13 @@ func (c *RawClient) ListEnrolmentTokens(ctx context.Context, params *ListEnrolme
 
 // CreateEnrolmentTokenWithBody Create a token that lets one host in, once
 //
-// The answer alone carries the token; Berth keeps its hash only.
+// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *RawClient) CreateEnrolmentTokenWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateEnrolmentTokenRequestWithBody(c.Server, contentType, body)
+func (c *RawClient) CreateEnrolmentTokenWithBody(ctx context.Context, params *CreateEnrolmentTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateEnrolmentTokenRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1644,13 +1662,13 @@ func (c *RawClient) CreateEnrolmentTokenWithBody(ctx context.Context, contentTyp
 
 // CreateEnrolmentToken Create a token that lets one host in, once
 //
-// The answer alone carries the token; Berth keeps its hash only.
+// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *RawClient) CreateEnrolmentToken(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateEnrolmentTokenRequest(c.Server, body)
+func (c *RawClient) CreateEnrolmentToken(ctx context.Context, params *CreateEnrolmentTokenParams, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateEnrolmentTokenRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1773,8 +1791,8 @@ func (c *RawClient) ListPools(ctx context.Context, params *ListPoolsParams, reqE
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *RawClient) CreatePoolWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreatePoolRequestWithBody(c.Server, contentType, body)
+func (c *RawClient) CreatePoolWithBody(ctx context.Context, params *CreatePoolParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePoolRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1790,8 +1808,8 @@ func (c *RawClient) CreatePoolWithBody(ctx context.Context, contentType string, 
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *RawClient) CreatePool(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreatePoolRequest(c.Server, body)
+func (c *RawClient) CreatePool(ctx context.Context, params *CreatePoolParams, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreatePoolRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2015,13 +2033,13 @@ func (c *RawClient) ListTaskEvents(ctx context.Context, id TaskID, params *ListT
 
 // RetryTaskWithBody Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *RawClient) RetryTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryTaskRequestWithBody(c.Server, id, contentType, body)
+func (c *RawClient) RetryTaskWithBody(ctx context.Context, id TaskID, params *RetryTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetryTaskRequestWithBody(c.Server, id, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2034,13 +2052,13 @@ func (c *RawClient) RetryTaskWithBody(ctx context.Context, id TaskID, contentTyp
 
 // RetryTask Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *RawClient) RetryTask(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryTaskRequest(c.Server, id, body)
+func (c *RawClient) RetryTask(ctx context.Context, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetryTaskRequest(c.Server, id, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2392,18 +2410,18 @@ func NewListEnrolmentTokensRequest(server string, params *ListEnrolmentTokensPar
 }
 
 // NewCreateEnrolmentTokenRequest calls the generic CreateEnrolmentToken builder with application/json body
-func NewCreateEnrolmentTokenRequest(server string, body CreateEnrolmentTokenJSONRequestBody) (*http.Request, error) {
+func NewCreateEnrolmentTokenRequest(server string, params *CreateEnrolmentTokenParams, body CreateEnrolmentTokenJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateEnrolmentTokenRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateEnrolmentTokenRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateEnrolmentTokenRequestWithBody constructs an http.Request for the CreateEnrolmentToken method, with any body, and a specified content type
-func NewCreateEnrolmentTokenRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateEnrolmentTokenRequestWithBody(server string, params *CreateEnrolmentTokenParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2427,6 +2445,19 @@ func NewCreateEnrolmentTokenRequestWithBody(server string, contentType string, b
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
 
 	return req, nil
 }
@@ -2743,18 +2774,18 @@ func NewListPoolsRequest(server string, params *ListPoolsParams) (*http.Request,
 }
 
 // NewCreatePoolRequest calls the generic CreatePool builder with application/json body
-func NewCreatePoolRequest(server string, body CreatePoolJSONRequestBody) (*http.Request, error) {
+func NewCreatePoolRequest(server string, params *CreatePoolParams, body CreatePoolJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreatePoolRequestWithBody(server, "application/json", bodyReader)
+	return NewCreatePoolRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreatePoolRequestWithBody constructs an http.Request for the CreatePool method, with any body, and a specified content type
-func NewCreatePoolRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreatePoolRequestWithBody(server string, params *CreatePoolParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2778,6 +2809,19 @@ func NewCreatePoolRequestWithBody(server string, contentType string, body io.Rea
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
 
 	return req, nil
 }
@@ -3460,18 +3504,18 @@ func NewListTaskEventsRequest(server string, id TaskID, params *ListTaskEventsPa
 }
 
 // NewRetryTaskRequest calls the generic RetryTask builder with application/json body
-func NewRetryTaskRequest(server string, id TaskID, body RetryTaskJSONRequestBody) (*http.Request, error) {
+func NewRetryTaskRequest(server string, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewRetryTaskRequestWithBody(server, id, "application/json", bodyReader)
+	return NewRetryTaskRequestWithBody(server, id, params, "application/json", bodyReader)
 }
 
 // NewRetryTaskRequestWithBody constructs an http.Request for the RetryTask method, with any body, and a specified content type
-func NewRetryTaskRequestWithBody(server string, id TaskID, contentType string, body io.Reader) (*http.Request, error) {
+func NewRetryTaskRequestWithBody(server string, id TaskID, params *RetryTaskParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -3502,6 +3546,19 @@ func NewRetryTaskRequestWithBody(server string, id TaskID, contentType string, b
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
 
 	return req, nil
 }
@@ -3641,21 +3698,21 @@ type ClientWithResponsesInterface interface {
 
 	// CreateEnrolmentTokenWithBodyWithResponse Create a token that lets one host in, once
 	//
-	// The answer alone carries the token; Berth keeps its hash only.
+	// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-	CreateEnrolmentTokenWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error)
+	CreateEnrolmentTokenWithBodyWithResponse(ctx context.Context, params *CreateEnrolmentTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error)
 
 	// CreateEnrolmentTokenWithResponse Create a token that lets one host in, once
 	//
-	// The answer alone carries the token; Berth keeps its hash only.
+	// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-	CreateEnrolmentTokenWithResponse(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error)
+	CreateEnrolmentTokenWithResponse(ctx context.Context, params *CreateEnrolmentTokenParams, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error)
 
 	// RevokeEnrolmentTokenWithResponse Revoke an unused enrolment token
 	//
@@ -3713,14 +3770,14 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /pools (the `CreatePool` operationId).
-	CreatePoolWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error)
+	CreatePoolWithBodyWithResponse(ctx context.Context, params *CreatePoolParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error)
 
 	// CreatePoolWithResponse Create a pool
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /pools (the `CreatePool` operationId).
-	CreatePoolWithResponse(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error)
+	CreatePoolWithResponse(ctx context.Context, params *CreatePoolParams, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error)
 
 	// GetPoolWithResponse Get a pool
 	//
@@ -3823,21 +3880,21 @@ type ClientWithResponsesInterface interface {
 
 	// RetryTaskWithBodyWithResponse Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-	RetryTaskWithBodyWithResponse(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error)
+	RetryTaskWithBodyWithResponse(ctx context.Context, id TaskID, params *RetryTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error)
 
 	// RetryTaskWithResponse Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-	RetryTaskWithResponse(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error)
+	RetryTaskWithResponse(ctx context.Context, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error)
 }
 
 type GetJWKSResponse struct {
@@ -5390,13 +5447,13 @@ func (c *ClientWithResponses) ListEnrolmentTokensWithResponse(ctx context.Contex
 
 // CreateEnrolmentTokenWithBodyWithResponse Create a token that lets one host in, once
 //
-// The answer alone carries the token; Berth keeps its hash only.
+// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *ClientWithResponses) CreateEnrolmentTokenWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error) {
-	rsp, err := c.CreateEnrolmentTokenWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateEnrolmentTokenWithBodyWithResponse(ctx context.Context, params *CreateEnrolmentTokenParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error) {
+	rsp, err := c.CreateEnrolmentTokenWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -5405,13 +5462,13 @@ func (c *ClientWithResponses) CreateEnrolmentTokenWithBodyWithResponse(ctx conte
 
 // CreateEnrolmentTokenWithResponse Create a token that lets one host in, once
 //
-// The answer alone carries the token; Berth keeps its hash only.
+// The answer alone carries the token; Berth keeps its hash only. A repeat under the same `Idempotency-Key` carries it, too, until the master key is changed (`exists` then).
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /enrolment-tokens (the `CreateEnrolmentToken` operationId).
-func (c *ClientWithResponses) CreateEnrolmentTokenWithResponse(ctx context.Context, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error) {
-	rsp, err := c.CreateEnrolmentToken(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateEnrolmentTokenWithResponse(ctx context.Context, params *CreateEnrolmentTokenParams, body CreateEnrolmentTokenJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateEnrolmentTokenResponse, error) {
+	rsp, err := c.CreateEnrolmentToken(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -5516,8 +5573,8 @@ func (c *ClientWithResponses) ListPoolsWithResponse(ctx context.Context, params 
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *ClientWithResponses) CreatePoolWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error) {
-	rsp, err := c.CreatePoolWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreatePoolWithBodyWithResponse(ctx context.Context, params *CreatePoolParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error) {
+	rsp, err := c.CreatePoolWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -5529,8 +5586,8 @@ func (c *ClientWithResponses) CreatePoolWithBodyWithResponse(ctx context.Context
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /pools (the `CreatePool` operationId).
-func (c *ClientWithResponses) CreatePoolWithResponse(ctx context.Context, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error) {
-	rsp, err := c.CreatePool(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreatePoolWithResponse(ctx context.Context, params *CreatePoolParams, body CreatePoolJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePoolResponse, error) {
+	rsp, err := c.CreatePool(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -5716,13 +5773,13 @@ func (c *ClientWithResponses) ListTaskEventsWithResponse(ctx context.Context, id
 
 // RetryTaskWithBodyWithResponse Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *ClientWithResponses) RetryTaskWithBodyWithResponse(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error) {
-	rsp, err := c.RetryTaskWithBody(ctx, id, contentType, body, reqEditors...)
+func (c *ClientWithResponses) RetryTaskWithBodyWithResponse(ctx context.Context, id TaskID, params *RetryTaskParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error) {
+	rsp, err := c.RetryTaskWithBody(ctx, id, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -5731,13 +5788,13 @@ func (c *ClientWithResponses) RetryTaskWithBodyWithResponse(ctx context.Context,
 
 // RetryTaskWithResponse Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /tasks/{id}/retry (the `RetryTask` operationId).
-func (c *ClientWithResponses) RetryTaskWithResponse(ctx context.Context, id TaskID, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error) {
-	rsp, err := c.RetryTask(ctx, id, body, reqEditors...)
+func (c *ClientWithResponses) RetryTaskWithResponse(ctx context.Context, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryTaskResponse, error) {
+	rsp, err := c.RetryTask(ctx, id, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

@@ -123,9 +123,10 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 	return decode[Health](c.raw.GetHealth(ctx))
 }
 
-// Login exchanges a name and a password for tokens.
+// Login exchanges a name and a password for tokens. It is repeated when the
+// answer is lost: the tokens that nobody got end by themselves.
 func (c *Client) Login(ctx context.Context, name, password string) (Tokens, error) {
-	return decode[Tokens](c.raw.Login(ctx, LoginRequest{Name: name, Password: password}))
+	return decode[Tokens](c.raw.Login(mayRepeat(ctx), LoginRequest{Name: name, Password: password}))
 }
 
 // Refresh exchanges a refresh token for new tokens. It is repeated when the
@@ -208,7 +209,8 @@ func (c *Client) CancelTask(ctx context.Context, id string) (Task, error) {
 
 // RetryTask queues a dead-lettered or waiting task again; addTries 0 means 1.
 func (c *Client) RetryTask(ctx context.Context, id string, addTries int) (Task, error) {
-	return decode[Task](c.raw.RetryTask(ctx, id, RetryRequest{AddTries: addTries}))
+	p := &RetryTaskParams{IdempotencyKey: uuid.NewString()}
+	return decode[Task](c.raw.RetryTask(ctx, id, p, RetryRequest{AddTries: addTries}))
 }
 
 // ListAttempts returns all attempts of a task by number.
@@ -284,7 +286,7 @@ func (c *Client) GetPool(ctx context.Context, name string) (Pool, error) {
 
 // CreatePool makes a pool.
 func (c *Client) CreatePool(ctx context.Context, spec PoolSpec) (Pool, error) {
-	return decode[Pool](c.raw.CreatePool(ctx, spec))
+	return decode[Pool](c.raw.CreatePool(ctx, &CreatePoolParams{IdempotencyKey: uuid.NewString()}, spec))
 }
 
 // ListDevices returns one page.
@@ -309,7 +311,8 @@ func (c *Client) GetHost(ctx context.Context, id string) (Host, error) {
 
 // CreateEnrolmentToken makes a token that lets one host in, once.
 func (c *Client) CreateEnrolmentToken(ctx context.Context, spec EnrolmentTokenSpec) (EnrolmentToken, error) {
-	return decode[EnrolmentToken](c.raw.CreateEnrolmentToken(ctx, spec))
+	p := &CreateEnrolmentTokenParams{IdempotencyKey: uuid.NewString()}
+	return decode[EnrolmentToken](c.raw.CreateEnrolmentToken(ctx, p, spec))
 }
 
 // ListEnrolmentTokens returns one page.

@@ -986,6 +986,12 @@ type ListEnrolmentTokensParams struct {
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
 }
 
+// CreateEnrolmentTokenParams defines parameters for CreateEnrolmentToken.
+type CreateEnrolmentTokenParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // ListHostsParams defines parameters for ListHosts.
 type ListHostsParams struct {
 	// Pool Name of the pool.
@@ -1010,6 +1016,12 @@ type ListPoolsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreatePoolParams defines parameters for CreatePool.
+type CreatePoolParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // ListTasksParams defines parameters for ListTasks.
@@ -1045,7 +1057,7 @@ type SubmitTaskParams struct {
 	// Wait Answer only when the task is finished, or after this many seconds. A longer wait is cut to 25 seconds; ask again.
 	Wait Wait `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
 
-	// IdempotencyKey Makes the submit safe to repeat: the same key with the same body gives the same tasks; with another body it is refused. Kept as long as the tasks.
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 
 	// BerthCorrelationID An id of the caller's that is kept with the task and stands in every log line about it; the request's id where it is absent. Characters other than letters, digits and `. _ : -` are dropped.
@@ -1057,7 +1069,7 @@ type SubmitTaskParams struct {
 
 // SubmitTasksParams defines parameters for SubmitTasks.
 type SubmitTasksParams struct {
-	// IdempotencyKey Makes the submit safe to repeat: the same key with the same body gives the same tasks; with another body it is refused. Kept as long as the tasks.
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 
 	// BerthCorrelationID An id of the caller's that is kept with the task and stands in every log line about it; the request's id where it is absent. Characters other than letters, digits and `. _ : -` are dropped.
@@ -1086,6 +1098,12 @@ type ListTaskEventsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// RetryTaskParams defines parameters for RetryTask.
+type RetryTaskParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // LoginJSONRequestBody defines body for Login for application/json ContentType.
@@ -1140,7 +1158,7 @@ type ServerInterface interface {
 	ListEnrolmentTokens(ctx echo.Context, params ListEnrolmentTokensParams) error
 	// CreateEnrolmentToken Create a token that lets one host in, once
 	// (POST /enrolment-tokens)
-	CreateEnrolmentToken(ctx echo.Context) error
+	CreateEnrolmentToken(ctx echo.Context, params CreateEnrolmentTokenParams) error
 	// RevokeEnrolmentToken Revoke an unused enrolment token
 	// (DELETE /enrolment-tokens/{id})
 	RevokeEnrolmentToken(ctx echo.Context, id ID) error
@@ -1164,7 +1182,7 @@ type ServerInterface interface {
 	ListPools(ctx echo.Context, params ListPoolsParams) error
 	// CreatePool Create a pool
 	// (POST /pools)
-	CreatePool(ctx echo.Context) error
+	CreatePool(ctx echo.Context, params CreatePoolParams) error
 	// GetPool Get a pool
 	// (GET /pools/{name})
 	GetPool(ctx echo.Context, name Name) error
@@ -1200,7 +1218,7 @@ type ServerInterface interface {
 	ListTaskEvents(ctx echo.Context, id TaskID, params ListTaskEventsParams) error
 	// RetryTask Put a task back in the queue
 	// (POST /tasks/{id}/retry)
-	RetryTask(ctx echo.Context, id TaskID) error
+	RetryTask(ctx echo.Context, id TaskID, params RetryTaskParams) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -1337,8 +1355,28 @@ func (w *ServerInterfaceWrapper) ListEnrolmentTokens(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateEnrolmentToken(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateEnrolmentTokenParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateEnrolmentToken(ctx)
+	err = w.Handler.CreateEnrolmentToken(ctx, params)
 	return err
 }
 
@@ -1485,8 +1523,28 @@ func (w *ServerInterfaceWrapper) ListPools(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreatePool(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreatePoolParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreatePool(ctx)
+	err = w.Handler.CreatePool(ctx, params)
 	return err
 }
 
@@ -1906,8 +1964,28 @@ func (w *ServerInterfaceWrapper) RetryTask(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RetryTaskParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RetryTask(ctx, id)
+	err = w.Handler.RetryTask(ctx, id, params)
 	return err
 }
 
@@ -2297,7 +2375,8 @@ func (response ListEnrolmentTokensdefaultApplicationProblemPlusJSONResponse) Vis
 }
 
 type CreateEnrolmentTokenRequestObject struct {
-	Body *CreateEnrolmentTokenJSONRequestBody
+	Params CreateEnrolmentTokenParams
+	Body   *CreateEnrolmentTokenJSONRequestBody
 }
 
 type CreateEnrolmentTokenResponseObject interface {
@@ -2602,7 +2681,8 @@ func (response ListPoolsdefaultApplicationProblemPlusJSONResponse) VisitListPool
 }
 
 type CreatePoolRequestObject struct {
-	Body *CreatePoolJSONRequestBody
+	Params CreatePoolParams
+	Body   *CreatePoolJSONRequestBody
 }
 
 type CreatePoolResponseObject interface {
@@ -3114,8 +3194,9 @@ func (response ListTaskEventsdefaultApplicationProblemPlusJSONResponse) VisitLis
 }
 
 type RetryTaskRequestObject struct {
-	ID   TaskID `json:"id"`
-	Body *RetryTaskJSONRequestBody
+	ID     TaskID `json:"id"`
+	Params RetryTaskParams
+	Body   *RetryTaskJSONRequestBody
 }
 
 type RetryTaskResponseObject interface {
@@ -3516,8 +3597,10 @@ func (sh *strictHandler) ListEnrolmentTokens(ctx echo.Context, params ListEnrolm
 }
 
 // CreateEnrolmentToken operation middleware
-func (sh *strictHandler) CreateEnrolmentToken(ctx echo.Context) error {
+func (sh *strictHandler) CreateEnrolmentToken(ctx echo.Context, params CreateEnrolmentTokenParams) error {
 	var request CreateEnrolmentTokenRequestObject
+
+	request.Params = params
 
 	var body CreateEnrolmentTokenJSONRequestBody
 	var err error
@@ -3735,8 +3818,10 @@ func (sh *strictHandler) ListPools(ctx echo.Context, params ListPoolsParams) err
 }
 
 // CreatePool operation middleware
-func (sh *strictHandler) CreatePool(ctx echo.Context) error {
+func (sh *strictHandler) CreatePool(ctx echo.Context, params CreatePoolParams) error {
 	var request CreatePoolRequestObject
+
+	request.Params = params
 
 	var body CreatePoolJSONRequestBody
 	var err error
@@ -4108,10 +4193,11 @@ func (sh *strictHandler) ListTaskEvents(ctx echo.Context, id TaskID, params List
 }
 
 // RetryTask operation middleware
-func (sh *strictHandler) RetryTask(ctx echo.Context, id TaskID) error {
+func (sh *strictHandler) RetryTask(ctx echo.Context, id TaskID, params RetryTaskParams) error {
 	var request RetryTaskRequestObject
 
 	request.ID = id
+	request.Params = params
 
 	var body RetryTaskJSONRequestBody
 	var err error

@@ -7,6 +7,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -33,12 +34,16 @@ func (s *Server) CreateEnrolmentToken(ctx context.Context, in CreateEnrolmentTok
 	if err != nil {
 		return nil, err
 	}
-	token, hash, err := identity.NewEnrolmentToken()
+	once, err := onceOf(in.Params.IdempotencyKey, "createEnrolmentToken", in.Body)
+	if err != nil {
+		return nil, err
+	}
+	token, hash, err := s.enrolmentToken(ctx, once)
 	if err != nil {
 		return nil, err
 	}
 	e, err := s.cfg.Store.CreateEnrolment(ctx, store.CreateEnrolmentParams{
-		Actor: actorOf(ctx), ID: berth.EnrolmentID(newID()), Pool: id, Pattern: pattern, TokenHash: hash, TTL: ttl,
+		Actor: actorOf(ctx), ID: berth.EnrolmentID(newID()), Pool: id, Pattern: pattern, TokenHash: hash, TTL: ttl, Once: once,
 	})
 	if err != nil {
 		return nil, err
@@ -46,6 +51,15 @@ func (s *Server) CreateEnrolmentToken(ctx context.Context, in CreateEnrolmentTok
 	out := enrolmentOf(e)
 	out.Token = token.Reveal()
 	return CreateEnrolmentToken201JSONResponse(out), nil
+}
+
+// enrolmentToken makes a token, the same one for the same caller and key: so a
+// repeat can be answered with what is stored nowhere.
+func (s *Server) enrolmentToken(ctx context.Context, once store.Once) (redact.String, [32]byte, error) {
+	if once.Key == "" {
+		return identity.NewEnrolmentToken()
+	}
+	return s.cfg.Identity.EnrolmentTokenFor(requestOf(ctx).caller.Principal, once.Key)
 }
 
 // ListEnrolmentTokens answers GET /enrolment-tokens.

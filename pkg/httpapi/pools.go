@@ -43,7 +43,11 @@ func (s *Server) CreatePool(ctx context.Context, in CreatePoolRequestObject) (Cr
 	if in.Body.AgeingStepSeconds != 0 {
 		pool.AgeingStep = seconds(in.Body.AgeingStepSeconds)
 	}
-	p, err := s.cfg.Store.CreatePool(ctx, actorOf(ctx), pool)
+	once, err := onceOf(in.Params.IdempotencyKey, "createPool", in.Body)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.cfg.Store.CreatePool(ctx, store.CreatePoolParams{Actor: actorOf(ctx), Pool: pool, Once: once})
 	if err != nil {
 		return nil, err
 	}

@@ -312,6 +312,19 @@ func set[T any](field *T, value *T) {
 	}
 }
 
+// onceOf makes a call repeatable under the key that came with it, "" for none.
+// operation tells calls apart that have the same body.
+func onceOf(key, operation string, body any) (store.Once, error) {
+	if key == "" {
+		return store.Once{}, nil
+	}
+	digest, err := canonicalDigest(body)
+	if err != nil {
+		return store.Once{}, err
+	}
+	return store.Once{Key: key, BodyDigest: sha256.Sum256(append([]byte(operation+"\n"), digest[:]...))}, nil
+}
+
 // canonicalDigest is the SHA-256 of a body in one spelling: keys sorted, no
 // white space.
 func canonicalDigest(body any) ([32]byte, error) {

@@ -63,6 +63,10 @@ func (s *Server) RetryTask(ctx context.Context, in RetryTaskRequestObject) (Retr
 	if in.Body != nil {
 		p.AddTries = in.Body.AddTries
 	}
+	var err error
+	if p.Once, err = onceOf(in.Params.IdempotencyKey, "retryTask "+in.ID, in.Body); err != nil {
+		return nil, err
+	}
 	t, transitions, err := s.cfg.Store.RetryTask(ctx, p)
 	if err != nil {
 		return nil, s.readable(ctx, in.ID, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
@@ -19,6 +20,18 @@ func NewEnrolmentToken() (token redact.String, hash [32]byte, err error) {
 		return redact.String{}, hash, fmt.Errorf("make an enrolment token: %w", err)
 	}
 	token = redact.NewString(enrolmentPrefix + base64.RawURLEncoding.EncodeToString(secret))
+	return token, HashEnrolmentToken(token), nil
+}
+
+// EnrolmentTokenFor makes the token of one principal and idempotency key: the
+// same ones always give the same token, and nobody without the master key can
+// tell it.
+func (s *Service) EnrolmentTokenFor(who berth.Principal, key string) (token redact.String, hash [32]byte, err error) {
+	secret, err := s.cfg.MasterKey.derive("enrolment token", string(who.Kind), who.ID, key)
+	if err != nil {
+		return redact.String{}, hash, err
+	}
+	token = redact.NewString(enrolmentPrefix + base64.RawURLEncoding.EncodeToString(secret[:]))
 	return token, HashEnrolmentToken(token), nil
 }
 

@@ -3,9 +3,11 @@ package identity
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -105,6 +107,19 @@ func (m MasterKey) aead() (cipher.AEAD, error) {
 		return nil, errors.New("no master key") // AES takes every key of 32 bytes
 	}
 	return cipher.NewGCM(block)
+}
+
+// derive makes a secret that the master key and the parts determine.
+func (m MasterKey) derive(parts ...string) (secret [32]byte, err error) {
+	if m.IsZero() {
+		return secret, errors.New("no master key")
+	}
+	mac := hmac.New(sha256.New, []byte(m.key.Reveal()))
+	for _, p := range parts { // each with its length, so that no two lists look alike
+		mac.Write(binary.AppendUvarint(nil, uint64(len(p))))
+		mac.Write([]byte(p))
+	}
+	return [32]byte(mac.Sum(nil)), nil
 }
 
 // seal encrypts secret with AES-256-GCM and binds it to context.

@@ -10,8 +10,9 @@ import (
 
 // Fleet are the operations on pools, hosts, devices, plugins and enrolment.
 type Fleet interface {
-	// CreatePool makes a pool; a taken name is berth.ErrExists.
-	CreatePool(ctx context.Context, actor berth.Actor, pool berth.Pool) (berth.Pool, error)
+	// CreatePool makes a pool; a taken name is berth.ErrExists. It obeys Once: a
+	// repeat returns the pool that the first call made, as it is now.
+	CreatePool(ctx context.Context, p CreatePoolParams) (berth.Pool, error)
 	// GetPool finds a pool by name, or berth.ErrNotFound.
 	GetPool(ctx context.Context, name string) (berth.Pool, error)
 	// ListPools by name; the cursor is the name.
@@ -28,7 +29,9 @@ type Fleet interface {
 	ListHosts(ctx context.Context, pool berth.PoolID, page Page) (hosts []berth.Host, next string, err error)
 
 	// CreateEnrolment stores a token's hash. An unknown pool is
-	// berth.ErrNotFound.
+	// berth.ErrNotFound, a known hash berth.ErrExists. It obeys Once: a repeat
+	// returns the token that the first call stored, as it is now; one with
+	// another hash is berth.ErrExists.
 	CreateEnrolment(ctx context.Context, p CreateEnrolmentParams) (berth.EnrolmentToken, error)
 	// ListEnrolments by id.
 	ListEnrolments(ctx context.Context, page Page) (tokens []berth.EnrolmentToken, next string, err error)
@@ -58,6 +61,13 @@ type DeviceFilter struct {
 	Host berth.HostID
 }
 
+// CreatePoolParams of CreatePool.
+type CreatePoolParams struct {
+	Actor berth.Actor
+	Pool  berth.Pool
+	Once  Once
+}
+
 // CreateEnrolmentParams of CreateEnrolment.
 type CreateEnrolmentParams struct {
 	Actor     berth.Actor
@@ -66,6 +76,7 @@ type CreateEnrolmentParams struct {
 	Pattern   string
 	TokenHash [32]byte
 	TTL       time.Duration
+	Once      Once
 }
 
 // Accounts are the operations behind login and tokens.

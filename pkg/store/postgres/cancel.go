@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -128,8 +129,12 @@ func (t *tx) askToStop(actor berth.Actor, a *live, now time.Time) ([]berth.Trans
 func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (k berth.Task, moves []berth.Transition, err error) {
 	err = s.write(ctx, "RetryTask", func(t *tx) error {
 		moves = nil
-		k, err = t.task(p.Scope, p.Task)
+		_, replayed, err := t.once(p.Actor, p.Once, []pgtype.UUID{uid(p.Task)})
 		if err != nil {
+			return err
+		}
+		k, err = t.task(p.Scope, p.Task)
+		if err != nil || replayed {
 			return err
 		}
 		switch k.State {

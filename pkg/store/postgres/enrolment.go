@@ -3,10 +3,12 @@ package postgres
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -23,6 +25,17 @@ func scanEnrolment(row pgx.CollectableRow) (e berth.EnrolmentToken, err error) {
 // CreateEnrolment is documented at store.Fleet.
 func (s *Store) CreateEnrolment(ctx context.Context, p store.CreateEnrolmentParams) (e berth.EnrolmentToken, err error) {
 	err = s.write(ctx, "CreateEnrolment", func(t *tx) error {
+		ids, replayed, err := t.once(p.Actor, p.Once, []pgtype.UUID{uid(p.ID)})
+		if err != nil {
+			return err
+		}
+		if replayed {
+			e, err = found(t, "enrolment token", scanEnrolment, enrolmentColumns+` WHERE e.id = $1 AND e.token_hash = $2`, uid(ids[0]), p.TokenHash[:])
+			if errors.Is(err, berth.ErrNotFound) {
+				return fmt.Errorf("enrolment token: %w", berth.ErrExists)
+			}
+			return err
+		}
 		n, err := t.exec(`
 INSERT INTO enrolment_tokens (id, token_hash, pool_id, pattern, created_at, expires_at)
 SELECT $1, $2, p.id, $4, n.now, n.now + make_interval(secs => $5)

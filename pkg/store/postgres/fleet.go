@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -20,12 +21,20 @@ func scanPool(row pgx.CollectableRow) (p berth.Pool, err error) {
 }
 
 // CreatePool is documented at store.Fleet.
-func (s *Store) CreatePool(ctx context.Context, actor berth.Actor, pool berth.Pool) (made berth.Pool, err error) {
-	step := pool.AgeingStep
+func (s *Store) CreatePool(ctx context.Context, c store.CreatePoolParams) (made berth.Pool, err error) {
+	pool, step := c.Pool, c.Pool.AgeingStep
 	if step == 0 {
 		step = berth.DefaultAgeingStep
 	}
 	err = s.write(ctx, "CreatePool", func(t *tx) error {
+		ids, replayed, err := t.once(c.Actor, c.Once, []pgtype.UUID{uid(pool.ID)})
+		if err != nil {
+			return err
+		}
+		if replayed {
+			made, err = found(t, "pool", scanPool, poolColumns+` WHERE id = $1`, uid(ids[0]))
+			return err
+		}
 		p, ok, err := first(t, scanPool, `
 INSERT INTO pools (id, name, paused, ageing_step_us, created_at) VALUES ($1, $2, $3, $4, berth_now())
 ON CONFLICT DO NOTHING RETURNING id, name, paused, ageing_step_us, created_at`,
@@ -37,7 +46,7 @@ ON CONFLICT DO NOTHING RETURNING id, name, paused, ageing_step_us, created_at`,
 			return fmt.Errorf("pool %s: %w", pool.Name, berth.ErrExists)
 		}
 		made = p
-		return t.auditAct(actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "")
+		return t.auditAct(c.Actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "")
 	})
 	return only(made, err)
 }

@@ -19,12 +19,9 @@ import (
 func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (result store.SubmitResult, err error) {
 	err = s.write(ctx, "SubmitTasks", func(t *tx) error {
 		result = store.SubmitResult{}
-		if p.IdempotencyKey != "" {
-			tasks, replayed, err := t.replay(p)
-			if err != nil || replayed {
-				result.Tasks, result.Replayed = tasks, replayed
-				return err
-			}
+		result.Tasks, result.Replayed, err = t.replay(p)
+		if err != nil || result.Replayed {
+			return err
 		}
 		result.Tasks, result.Transitions, err = t.submit(p)
 		return err
@@ -35,37 +32,50 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (result s
 	return only(result, err)
 }
 
-// replay takes the idempotency key, or finds what was stored under it. Where
-// another transaction is taking it just now, the insert waits for its end.
+// replay takes the idempotency key, or finds the tasks stored under it.
 func (t *tx) replay(p store.SubmitParams) (tasks []berth.Task, replayed bool, err error) {
+	ids, replayed, err := t.once(p.Actor, store.Once{Key: p.IdempotencyKey, BodyDigest: p.BodyDigest},
+		mapped(p.Tasks, func(k berth.NewTask) pgtype.UUID { return uid(k.ID) }))
+	if err != nil || !replayed {
+		return nil, false, err
+	}
+	tasks, err = collect(t, scanTask, taskSelect(true)+`
+FROM unnest($1::uuid[]) WITH ORDINALITY AS i (id, n) JOIN tasks t ON t.id = i.id`+taskJoins+` ORDER BY i.n`,
+		mapped(ids, uid[string]))
+	return tasks, true, err
+}
+
+// once takes the idempotency key for what the ids name, or finds what was stored
+// under it. Where another transaction is taking it just now, the insert waits
+// for its end. Without a key there is nothing to do.
+func (t *tx) once(actor berth.Actor, o store.Once, ids []pgtype.UUID) (stored []string, replayed bool, err error) {
+	if o.Key == "" {
+		return nil, false, nil
+	}
 	n, err := t.exec(`
 INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
 VALUES ($1, $2, $3, $4, $5, berth_now()) ON CONFLICT DO NOTHING`,
-		string(p.Actor.Kind), p.Actor.ID, p.IdempotencyKey, p.BodyDigest[:],
-		mapped(p.Tasks, func(k berth.NewTask) pgtype.UUID { return uid(k.ID) }))
+		string(actor.Kind), actor.ID, o.Key, o.BodyDigest[:], ids)
 	if err != nil || n == 1 {
 		return nil, false, err
 	}
-	type stored struct {
+	type kept struct {
 		digest []byte
 		ids    []string
 	}
-	old, ok, err := first(t, func(row pgx.CollectableRow) (r stored, err error) {
+	old, ok, err := first(t, func(row pgx.CollectableRow) (r kept, err error) {
 		return r, row.Scan(&r.digest, &r.ids)
 	}, `SELECT body_digest, task_ids::text[] FROM idempotency_keys WHERE principal_kind = $1 AND principal_id = $2 AND key = $3`,
-		string(p.Actor.Kind), p.Actor.ID, p.IdempotencyKey)
+		string(actor.Kind), actor.ID, o.Key)
 	switch {
 	case err != nil:
 		return nil, false, err
 	case !ok:
 		return nil, false, errStartOver // retention removed it meanwhile
-	case !bytes.Equal(old.digest, p.BodyDigest[:]):
+	case !bytes.Equal(old.digest, o.BodyDigest[:]) || len(old.ids) == 0:
 		return nil, false, berth.ErrIdempotencyMismatch
 	}
-	tasks, err = collect(t, scanTask, taskSelect(true)+`
-FROM unnest($1::uuid[]) WITH ORDINALITY AS i (id, n) JOIN tasks t ON t.id = i.id`+taskJoins+` ORDER BY i.n`,
-		mapped(old.ids, uid[string]))
-	return tasks, true, err
+	return old.ids, true, nil
 }
 
 type poolRow struct {

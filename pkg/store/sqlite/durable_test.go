@@ -240,7 +240,7 @@ func TestNoDriverErrorLeaves(t *testing.T) {
 	if !errors.Is(second, berth.ErrExists) {
 		t.Errorf("a taken name: %v", second)
 	}
-	_, err := w.s.CreatePool(bg(), operator, berth.Pool{ID: "p", Name: "p", AgeingStep: -time.Second})
+	_, err := w.s.CreatePool(bg(), store.CreatePoolParams{Actor: operator, Pool: berth.Pool{ID: "p", Name: "p", AgeingStep: -time.Second}})
 	if err == nil {
 		t.Error("a negative ageing step was stored")
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"fmt"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -34,10 +35,22 @@ func loadEnrolment(t *tx, id berth.EnrolmentID) (enrolment, error) {
 // CreateEnrolment implements store.Fleet.
 func (s *Store) CreateEnrolment(ctx context.Context, p store.CreateEnrolmentParams) (token berth.EnrolmentToken, err error) {
 	err = s.write(ctx, "CreateEnrolment", func(t *tx) error {
+		ids, replayed, err := once(t, p.Actor, p.Once, []berth.EnrolmentID{p.ID})
+		if err != nil {
+			return err
+		}
+		if replayed {
+			e, ok, err := queryOne(t, scanEnrolment, enrolmentSelect+" WHERE e.id = ?1 AND e.token_hash = ?2", ids[0], p.TokenHash[:])
+			if err == nil && !ok {
+				err = fmt.Errorf("enrolment token: %w", berth.ErrExists)
+			}
+			token = e.EnrolmentToken
+			return err
+		}
 		if _, ok, err := queryOne(t, scanText, "SELECT id FROM pools WHERE id = ?1", p.Pool); err != nil || !ok {
 			return orNotFound(err, "pool")
 		}
-		err := t.execOne(`INSERT INTO enrolment_tokens (id, token_hash, pool_id, pattern, created_at, expires_at)
+		err = t.execOne(`INSERT INTO enrolment_tokens (id, token_hash, pool_id, pattern, created_at, expires_at)
 			VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, p.ID, p.TokenHash[:], p.Pool, p.Pattern, micros(t.now), micros(t.now.Add(p.TTL)))
 		if err != nil {
 			return err

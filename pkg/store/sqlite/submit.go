@@ -15,28 +15,24 @@ import (
 // SubmitTasks implements store.Tasks.
 func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res store.SubmitResult, err error) {
 	err = s.write(ctx, "SubmitTasks", func(t *tx) error {
-		res.Tasks, res.Replayed, err = replay(t, p)
-		if err != nil || res.Replayed {
+		stored, replayed, err := once(t, p.Actor, store.Once{Key: p.IdempotencyKey, BodyDigest: p.BodyDigest}, idsOf(p.Tasks))
+		if err != nil {
+			return err
+		}
+		if replayed {
+			res.Replayed = true
+			res.Tasks, err = loadTasks(t, stored)
 			return err
 		}
 		sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
-		ids := make([]berth.TaskID, 0, len(p.Tasks))
 		for _, n := range p.Tasks {
 			tr, err := sub.add(t, p, n)
 			if err != nil {
 				return err
 			}
-			ids = append(ids, n.ID)
 			res.Transitions = append(res.Transitions, tr)
 		}
-		if p.IdempotencyKey != "" {
-			err := t.execOne(`INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
-				VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, p.Actor.Kind, p.Actor.ID, p.IdempotencyKey, p.BodyDigest[:], list(ids), micros(t.now))
-			if err != nil {
-				return err
-			}
-		}
-		res.Tasks, err = loadTasks(t, ids)
+		res.Tasks, err = loadTasks(t, idsOf(p.Tasks))
 		return err
 	})
 	if err != nil {
@@ -45,28 +41,40 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 	return res, nil
 }
 
-// replay answers a repeat under the same key: writers are serial, so a key that
-// is not there now is there never before this transaction ends.
-func replay(t *tx, p store.SubmitParams) (tasks []berth.Task, replayed bool, err error) {
-	if p.IdempotencyKey == "" {
+// once takes the idempotency key for what the ids name, or finds what was
+// stored under it. Writers are serial, so a key that is not there now is there
+// never before this transaction ends. Without a key there is nothing to do.
+func once[ID ~string](t *tx, actor berth.Actor, o store.Once, ids []ID) (stored []ID, replayed bool, err error) {
+	if o.Key == "" {
 		return nil, false, nil
 	}
 	type kept struct {
 		digest []byte
-		ids    []berth.TaskID
+		ids    []ID
 	}
 	k, ok, err := queryOne(t, func(r row) (k kept, err error) {
 		return k, r.Scan(&k.digest, fromJSON(&k.ids))
 	}, "SELECT body_digest, task_ids FROM idempotency_keys WHERE principal_kind = ?1 AND principal_id = ?2 AND key = ?3",
-		p.Actor.Kind, p.Actor.ID, p.IdempotencyKey)
-	if err != nil || !ok {
+		actor.Kind, actor.ID, o.Key)
+	if err != nil {
 		return nil, false, err
 	}
-	if !bytes.Equal(k.digest, p.BodyDigest[:]) {
+	if !ok {
+		return nil, false, t.execOne(`INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
+			VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, actor.Kind, actor.ID, o.Key, o.BodyDigest[:], list(ids), micros(t.now))
+	}
+	if !bytes.Equal(k.digest, o.BodyDigest[:]) || len(k.ids) == 0 {
 		return nil, false, berth.ErrIdempotencyMismatch
 	}
-	tasks, err = loadTasks(t, k.ids)
-	return tasks, true, err
+	return k.ids, true, nil
+}
+
+func idsOf(tasks []berth.NewTask) []berth.TaskID {
+	ids := make([]berth.TaskID, len(tasks))
+	for i, n := range tasks {
+		ids[i] = n.ID
+	}
+	return ids
 }
 
 // submission remembers what the tasks of one submit share.

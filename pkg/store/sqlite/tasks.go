@@ -300,9 +300,17 @@ func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (task berth.
 		return task, nil, berth.Invalid("add_tries", "out of range", fmt.Sprintf("use 1 to %d", berth.MaxTries))
 	}
 	err = s.write(ctx, "RetryTask", func(t *tx) error {
+		_, replayed, err := once(t, p.Actor, p.Once, []berth.TaskID{p.Task})
+		if err != nil {
+			return err
+		}
 		before, err := loadTask(t, p.Scope, p.Task)
 		if err != nil {
 			return err
+		}
+		if replayed {
+			task = before
+			return nil
 		}
 		tok, err := retryToken(t, before, max(p.AddTries, 1))
 		if err != nil {

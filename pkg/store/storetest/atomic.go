@@ -235,7 +235,9 @@ func otherOperations() []operation {
 		}},
 		{name: "CreatePool", prepare: func(w *world) callFunc {
 			p := berth.Pool{ID: newID[berth.PoolID](w.Env), Name: "other", AgeingStep: time.Minute}
-			return func(ctx context.Context, s store.Store) error { return err2(s.CreatePool(ctx, w.operator, p)) }
+			return func(ctx context.Context, s store.Store) error {
+				return err2(s.CreatePool(ctx, store.CreatePoolParams{Actor: w.operator, Pool: p}))
+			}
 		}},
 	}
 }

@@ -12,11 +12,54 @@ import (
 func fleetChecks() []check {
 	return []check{
 		in("pools are made, found and listed", pools),
+		in("a repeated create under one idempotency key gives what there is", createdOnce),
 		in("devices and hosts are listed by id with filters", devicesAndHosts),
 		in("plugins are registered once, also at once", plugins),
 		in("a reported plugin is completed, a registered one left alone", pluginsCompleted),
 		in("the audit trail is read by target and in pages", auditTrail),
 		in("health: ping, schema and the clock that decides", health),
+	}
+}
+
+// createdOnce: a repeat under the same key gives what the first call made.
+func createdOnce(w *world) {
+	pool := func(key, digest, name string) (berth.Pool, error) {
+		return w.Store.CreatePool(bg(), store.CreatePoolParams{
+			Actor: w.operator, Pool: berth.Pool{ID: newID[berth.PoolID](w.Env), Name: name, AgeingStep: time.Hour}, Once: store.Once{Key: key, BodyDigest: hashOf(digest)},
+		})
+	}
+	made, err := pool("k", "zoo", "zoo")
+	w.must("create", err)
+	rows := len(w.audit("", ""))
+	w.Clock.Advance(time.Minute)
+	again, err := pool("k", "zoo", "zoo")
+	if err != nil || diff(made, again) != "" {
+		w.t.Errorf("made %+v, again %+v, %v", made, again, err)
+	}
+	_, err = pool("k", "other", "other")
+	w.fails("another body under the key", err, berth.ErrIdempotencyMismatch)
+	_, err = pool("k2", "zoo", "zoo")
+	w.fails("a taken name under another key", err, berth.ErrExists)
+
+	token := func(key, secret string) (berth.EnrolmentToken, error) {
+		return w.Store.CreateEnrolment(bg(), store.CreateEnrolmentParams{
+			Actor: w.operator, ID: newID[berth.EnrolmentID](w.Env), Pool: made.ID, Pattern: "*", TokenHash: hashOf(secret), TTL: time.Hour,
+			Once: store.Once{Key: key, BodyDigest: hashOf("token")},
+		})
+	}
+	first, err := token("t", "secret")
+	w.must("create enrolment", err)
+	w.Clock.Advance(time.Minute)
+	second, err := token("t", "secret")
+	if err != nil || diff(first, second) != "" {
+		w.t.Errorf("made %+v, again %+v, %v", first, second, err)
+	}
+	_, err = token("t", "another secret")
+	w.fails("another hash under the key", err, berth.ErrExists)
+	_, err = token("t2", "secret")
+	w.fails("a known hash", err, berth.ErrExists)
+	if n := len(w.audit("", "")); n != rows+1 {
+		w.t.Errorf("%d audit rows, want one more than %d", n, rows)
 	}
 }
 
@@ -26,14 +69,14 @@ func pools(w *world) {
 		w.t.Fatalf("default pool %+v, %v", def, err)
 	}
 	p := berth.Pool{ID: newID[berth.PoolID](w.Env), Name: "zoo", Paused: true, AgeingStep: time.Hour}
-	made, err := w.Store.CreatePool(bg(), w.operator, p)
+	made, err := w.Store.CreatePool(bg(), store.CreatePoolParams{Actor: w.operator, Pool: p})
 	w.must("create", err)
 	p.CreatedAt = w.Clock.Now()
 	got, err := w.Store.GetPool(bg(), "zoo")
 	if err != nil || diff(p, made) != "" || diff(p, got) != "" {
 		w.t.Errorf("made %+v, got %+v, %v", made, got, err)
 	}
-	_, err = w.Store.CreatePool(bg(), w.operator, berth.Pool{ID: newID[berth.PoolID](w.Env), Name: "zoo", AgeingStep: time.Hour})
+	_, err = w.Store.CreatePool(bg(), store.CreatePoolParams{Actor: w.operator, Pool: berth.Pool{ID: newID[berth.PoolID](w.Env), Name: "zoo", AgeingStep: time.Hour}})
 	w.fails("a taken name", err, berth.ErrExists)
 	_, err = w.Store.GetPool(bg(), "nowhere")
 	w.fails("an unknown name", err, berth.ErrNotFound)

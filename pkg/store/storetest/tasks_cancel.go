@@ -26,6 +26,7 @@ func retryChecks() []check {
 	return []check{
 		in("a dead-lettered task gets more tries and its numbers go on", retryDeadLetter),
 		in("no number of tries means one", retryDefault),
+		in("a repeat under one idempotency key has no effect", retryOnce),
 		in("tries used count, not tries allowed", retryBudget),
 		in("a failed task is queued at once", retryFailed),
 		in("every other state is refused", retryElsewhere),
@@ -292,6 +293,34 @@ func retryDeadLetter(w *world) {
 	if got := w.task(id).FinalReason; got != berth.ReasonNoTriesLeft {
 		w.t.Errorf("reason %q", got)
 	}
+}
+
+// retryOnce: the answer was lost and the task went on; the repeat of the call
+// changes nothing more, and the key tells another call apart.
+func retryOnce(w *world) {
+	a := w.host("h1", 1)
+	id := a.deadLettered()
+	p := store.RetryParams{TaskParams: w.params(id), AddTries: 1, Once: store.Once{Key: "k", BodyDigest: hashOf("retry")}}
+	_, _, err := w.Store.RetryTask(bg(), p)
+	w.must("retry", err)
+	a.completed(a.again(id), berth.OutcomeFailed)
+	before := w.state(id, berth.StateDeadLetter)
+	rows := len(w.audit("", ""))
+	task, trs, err := w.Store.RetryTask(bg(), p)
+	w.must("repeat", err)
+	if len(trs) != 0 || diff(before, task) != "" || diff(before, w.task(id)) != "" || len(w.audit("", "")) != rows {
+		w.t.Errorf("the repeat had an effect: %+v, task %s", trs, task.State)
+	}
+	p.Once.BodyDigest = hashOf("other")
+	_, _, err = w.Store.RetryTask(bg(), p)
+	w.fails("another body under the key", err, berth.ErrIdempotencyMismatch)
+
+	queued := w.submit().ID
+	refused := store.RetryParams{TaskParams: w.params(queued), Once: store.Once{Key: "k2", BodyDigest: hashOf("retry")}}
+	_, _, err = w.Store.RetryTask(bg(), refused)
+	w.wrongState("retry", err, berth.StateQueued)
+	_, _, err = w.Store.RetryTask(bg(), refused)
+	w.wrongState("a refused call leaves the key free", err, berth.StateQueued)
 }
 
 func retryDefault(w *world) {

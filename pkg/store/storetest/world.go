@@ -115,7 +115,7 @@ func (w *world) makePool(name string, mods ...func(*berth.Pool)) berth.Pool {
 	for _, mod := range mods {
 		mod(&p)
 	}
-	p, err := w.Store.CreatePool(bg(), w.operator, p)
+	p, err := w.Store.CreatePool(bg(), store.CreatePoolParams{Actor: w.operator, Pool: p})
 	w.must("create pool", err)
 	return p
 }
