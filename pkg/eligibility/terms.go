@@ -1,0 +1,52 @@
+package eligibility
+
+import (
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// Term is one term of a selector; all must hold.
+type Term struct{ requirement labels.Requirement }
+
+// Matches reports whether the labels satisfy the term.
+func (t Term) Matches(l map[string]string) bool { return t.requirement.Matches(labels.Set(l)) }
+
+// String is the term's canonical form.
+func (t Term) String() string { return t.requirement.String() }
+
+// Terms are the terms of the matcher's selector, in canonical order.
+func (m *Matcher) Terms() []Term {
+	requirements, _ := m.selector.Requirements()
+	terms := make([]Term, len(requirements))
+	for i, r := range requirements {
+		terms[i] = Term{r}
+	}
+	return terms
+}
+
+// Probe is the device that a selector pins as an operator's probe
+// (berth.LabelProbe=ID), which reaches also a cordoned or quarantined one.
+func Probe(selector string) (berth.DeviceID, bool) {
+	sel, err := parseSelector(selector)
+	if err != nil {
+		return "", false
+	}
+	id, ok := sel.RequiresExactMatch(berth.LabelProbe)
+	return berth.DeviceID(id), ok && id != ""
+}
+
+// Mentions reports whether a selector has a term about the label.
+func Mentions(selector, label string) bool {
+	sel, err := parseSelector(selector)
+	if err != nil {
+		return false
+	}
+	requirements, _ := sel.Requirements()
+	for _, r := range requirements {
+		if r.Key() == label {
+			return true
+		}
+	}
+	return false
+}
