@@ -78,6 +78,18 @@ type OpenOptions struct {
 	RunID RunID
 	// WorkDir is an existing empty directory for the session's files.
 	WorkDir string
+	// StopWithin is how much time is left, once an action's context ended, until
+	// everything that the session started must be dead. Nil: the driver's own.
+	StopWithin func() time.Duration
+}
+
+// Grace is how long to wait between asking something to stop and killing it, at
+// most usual: a quarter of the time that is left, so that killing has the rest.
+func (o OpenOptions) Grace(usual time.Duration) time.Duration {
+	if o.StopWithin == nil {
+		return usual
+	}
+	return min(usual, max(o.StopWithin()/4, 0))
 }
 
 // Session is the exclusive use of one device. Its methods are for one goroutine

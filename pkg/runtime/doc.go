@@ -16,6 +16,8 @@
 //
 //   - [Runtime.Run] returns only when the work is dead: processes killed,
 //     pages and browser contexts closed. Cancelling its context kills the work.
+//     What does not die by RunRequest.StopWithin makes the device unclean: it
+//     refuses runs until [Runtime.Clean] finds that nothing of it is left.
 //   - Work that an earlier process left behind (it was killed with SIGKILL) is
 //     found and killed by package builtin's New, and by [Reap], before anything else runs.
 //   - No payload, secret, screenshot, UI tree or typed text is in an error, a

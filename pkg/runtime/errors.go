@@ -66,6 +66,8 @@ const (
 	CodeExitCode        Code = "exit_code"
 	CodeArtifactMissing Code = "artifact_missing"
 	CodeArtifactLimit   Code = "artifact_limit"
+	CodeDiskFull        Code = "disk_full"
+	CodeBadResult       Code = "bad_result"
 )
 
 // ActionError is a failed action: a code, and a message for people that holds no

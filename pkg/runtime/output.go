@@ -31,6 +31,7 @@ type output struct {
 	logFile  *os.File
 	logSize  int64
 	dropped  int64
+	full     bool // some of it was dropped because the disk is full
 	mask     io.WriteCloser
 	names    map[string]bool
 	finished []Artifact
@@ -102,6 +103,7 @@ func (o *output) append(p []byte) {
 	}
 	if err != nil {
 		o.dropped += int64(len(p) - n)
+		o.full = o.full || isFull(err)
 	}
 }
 
@@ -126,7 +128,7 @@ func (o *output) Artifact(name string, class ArtifactClass, contentType string) 
 	a := Artifact{Name: name, Class: class, ContentType: contentType, Path: filepath.Join(o.dir, "artifacts", name)}
 	f, err := os.OpenFile(a.Path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, &ActionError{Code: CodeInternal, Message: "the artifact's file could not be created", Err: err}
+		return nil, storing(err, "the artifact's file could not be created")
 	}
 	o.names[name] = true
 	return &artifactWriter{o: o, a: a, f: f, sum: sha256.New()}, nil
@@ -153,7 +155,7 @@ func (w *artifactWriter) Write(p []byte) (int, error) {
 	w.sum.Write(p[:n])
 	w.a.Size += int64(n)
 	if err != nil {
-		w.failed = &ActionError{Code: CodeInternal, Message: "the artifact's file could not be written", Err: err}
+		w.failed = storing(err, "the artifact's file could not be written")
 		return n, w.failed
 	}
 	return n, nil
@@ -166,7 +168,7 @@ func (w *artifactWriter) Close() error {
 	}
 	w.closed = true
 	if err := w.f.Close(); err != nil && w.failed == nil {
-		w.failed = &ActionError{Code: CodeInternal, Message: "the artifact's file could not be written", Err: err}
+		w.failed = storing(err, "the artifact's file could not be written")
 	}
 	w.o.mu.Lock()
 	defer w.o.mu.Unlock()
@@ -184,6 +186,14 @@ func (w *artifactWriter) Close() error {
 	return nil
 }
 
+// storing is the failure to keep something that the work left.
+func storing(err error, what string) error {
+	if isFull(err) {
+		return &ActionError{Code: CodeDiskFull, Message: diskFull, Err: err}
+	}
+	return &ActionError{Code: CodeInternal, Message: what, Err: err}
+}
+
 // close ends the output without a result.
 func (o *output) close() {
 	o.mu.Lock()
@@ -197,7 +207,10 @@ func (o *output) finish(res *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	_ = o.mask.Close()
-	if o.dropped > 0 {
+	switch {
+	case o.full:
+		o.append([]byte(fmt.Sprintf("\n[the host's disk is full: %d bytes dropped]\n", o.dropped)))
+	case o.dropped > 0:
 		o.append([]byte(fmt.Sprintf("\n[log limit reached: %d bytes dropped]\n", o.dropped)))
 	}
 	o.closed = true

@@ -174,6 +174,12 @@ type RunRequest struct {
 	// Timeout bounds the run; zero means no bound but ctx. A deadline of ctx is
 	// a cancel, not a time-out.
 	Timeout time.Duration
+	// StopWithin, when not nil, is asked once ctx or the time limit ended: for how
+	// long the work may still live. The plugin should return in the first half of
+	// that time; then its device is closed under it; when the time is over, Run
+	// returns whatever still goes on, and the device is unclean. Nil: two
+	// CloseTimeouts.
+	StopWithin func() time.Duration
 	// Dir is the run's directory: created if needed, it must hold no earlier
 	// run. It then holds "log" and "artifacts/"; the caller removes it.
 	Dir string

@@ -62,7 +62,7 @@ func (r *Runtime) Run(ctx context.Context, req RunRequest) (Result, error) {
 		clean = false
 		return Result{}, fmt.Errorf("%w: %q", ErrUnclean, req.DeviceID)
 	}
-	res, err := r.run(runCtx, driver, p, req)
+	res, err := r.run(runCtx, driver, p, req, h)
 	clean = res.DeviceClean || err != nil
 	r.log.Info("run ended", zap.String("run_id", string(req.RunID)), zap.String("device_id", string(req.DeviceID)),
 		zap.String("plugin", p.manifest.Name), zap.String("outcome", string(res.Outcome)), zap.String("reason", string(res.Reason)))
@@ -70,15 +70,19 @@ func (r *Runtime) Run(ctx context.Context, req RunRequest) (Result, error) {
 }
 
 // run does an accepted run; the device is held.
-func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunRequest) (Result, error) {
+func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunRequest, h *hold) (Result, error) {
 	work := filepath.Join(req.Dir, "work")
 	out, err := newOutput(req, r.limits)
-	if err != nil {
-		return Result{}, fmt.Errorf("%w: the run's directory cannot be prepared: %w", ErrInvalidRequest, err)
+	if err == nil {
+		if err = os.Mkdir(work, 0o700); err != nil {
+			out.close()
+		}
 	}
-	if err := os.Mkdir(work, 0o700); err != nil {
-		out.close()
-		return Result{}, fmt.Errorf("%w: the run's directory holds an earlier run or cannot be written: %w", ErrInvalidRequest, err)
+	switch {
+	case isFull(err):
+		return Result{Outcome: OutcomeInfraFailed, Reason: CodeDiskFull, Message: diskFull, DeviceClean: true}, nil
+	case err != nil:
+		return Result{}, fmt.Errorf("%w: the run's directory holds an earlier run or cannot be prepared: %w", ErrInvalidRequest, err)
 	}
 	if req.Timeout > 0 {
 		var stop context.CancelFunc
@@ -86,15 +90,22 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 		defer stop()
 	}
 	began := time.Now()
+	within := req.StopWithin
+	if within == nil {
+		within = func() time.Duration { return 2 * r.closeTimeout }
+	}
+	end := endOf(ctx, within)
+	defer end.over()
 	res := Result{DeviceClean: true}
-	session, err := driver.Open(ctx, req.DeviceID, OpenOptions{RunID: req.RunID, WorkDir: work})
+	session, err := r.open(ctx, end, driver, req.DeviceID, OpenOptions{RunID: req.RunID, WorkDir: work, StopWithin: within}, h)
 	if err != nil {
 		res = openFailed(err)
 	} else {
-		res = r.supervise(ctx, p, session, req, out)
-		res.DeviceClean = r.giveBack(session) && res.Reason != CodePluginStuck
+		c := &closing{s: session}
+		res = r.supervise(ctx, end, p, c, req, out, h)
+		res.DeviceClean = r.giveBack(end, c, h) && res.Reason != CodePluginStuck
 	}
-	res = settle(ctx, res)
+	res = settle(ctx, wellFormed(res))
 	if err := os.RemoveAll(work); err != nil {
 		r.log.Warn("run's work directory is left", zap.String("run_id", string(req.RunID)), zap.Error(err))
 	}
@@ -106,29 +117,32 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 // supervise runs the plugin. One that does not return soon after its context
 // ended has its session closed under it; one that does not return even then is
 // left alone, and its device counts as unclean, because its work may go on.
-func (r *Runtime) supervise(ctx context.Context, p compiled, s Session, req RunRequest, out *output) Result {
+func (r *Runtime) supervise(ctx context.Context, end *ending, p compiled, c *closing, req RunRequest, out *output, h *hold) Result {
 	done := make(chan Result, 1)
-	go func() { done <- r.work(ctx, p, s, req, out) }()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		done <- r.work(ctx, p, c.s, req, out)
+	}()
 	select {
 	case res := <-done:
 		return res
-	case <-ctx.Done():
+	case <-end.soft.Done():
 	}
-	timer := time.NewTimer(r.closeTimeout)
-	defer timer.Stop()
+	r.giveBack(end, c, h)
 	select {
 	case res := <-done:
 		return res
-	case <-timer.C:
+	case <-end.hard.Done():
 	}
-	r.giveBack(s)
-	timer.Reset(r.closeTimeout)
-	select {
+	select { // it may have been just in time
 	case res := <-done:
 		return res
-	case <-timer.C:
-		return Result{Outcome: OutcomeInfraFailed, Reason: CodePluginStuck, Message: "the plugin did not stop when it was told to"}
+	default:
 	}
+	r.log.Error("plugin does not stop", zap.String("run_id", string(req.RunID)), zap.String("plugin", p.manifest.Name))
+	r.leave(h, returned)
+	return Result{Outcome: OutcomeInfraFailed, Reason: CodePluginStuck, Message: "the plugin did not stop when it was told to"}
 }
 
 // work runs the plugin and turns a panic and a lost device into a result.
@@ -155,17 +169,6 @@ func lost(s Session) bool {
 	default:
 		return false
 	}
-}
-
-// giveBack closes a session within the bound and reports whether the device is clean.
-func (r *Runtime) giveBack(s Session) bool {
-	ctx, stop := context.WithTimeout(context.Background(), r.closeTimeout)
-	defer stop()
-	if err := s.Close(ctx); err != nil {
-		r.log.Warn("device is unclean", zap.String("device_id", string(s.Device().ID)), zap.String("reason", string(CodeOf(err))))
-		return false
-	}
-	return true
 }
 
 func openFailed(err error) Result {
@@ -259,7 +262,9 @@ func (r *Runtime) Kill(ctx context.Context, id DeviceID) error {
 }
 
 // Clean returns an idle device to a pristine state and ends Unclean. ErrBusy
-// while it is used, ErrUnknownDevice, or why it could not be cleaned.
+// while it is used, ErrUnknownDevice, ErrUnclean while a plugin or a driver is
+// still at work on it that did not stop when it had to, or why it could not be
+// cleaned.
 func (r *Runtime) Clean(ctx context.Context, id DeviceID) error {
 	d, err := r.driverOf(ctx, id)
 	if err != nil {
@@ -270,7 +275,9 @@ func (r *Runtime) Clean(ctx context.Context, id DeviceID) error {
 		return err
 	}
 	_ = r.closeDirect(h) // Clean does more than this could
-	err = d.Clean(cleanCtx, id)
+	if err = d.Clean(cleanCtx, id); err == nil && r.left(h) > 0 {
+		err = fmt.Errorf("%w: an earlier run still works on it; restart this process if that does not end", ErrUnclean)
+	}
 	r.release(h, err == nil)
 	if err != nil {
 		return fmt.Errorf("cleaning %q: %w", id, err)

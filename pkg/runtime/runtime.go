@@ -47,9 +47,8 @@ type Config struct {
 	Drivers []Driver
 	Plugins []Plugin
 	Limits  Limits
-	// CloseTimeout bounds giving a device back after a run, default 20 s, and how
-	// long a plugin may take to return once its context ended. A device that
-	// takes longer is unclean.
+	// CloseTimeout bounds giving a device back after a run, default 20 s. A device
+	// that takes longer is unclean. RunRequest.StopWithin may ask for less.
 	CloseTimeout time.Duration
 	// TempDir is where direct sessions get their directories; default os.TempDir().
 	TempDir string
@@ -69,6 +68,7 @@ type Runtime struct {
 	mu     sync.Mutex
 	closed bool
 	holds  map[DeviceID]*hold
+	asking map[string]bool // what a survey waits for
 	active sync.WaitGroup
 }
 
@@ -76,6 +76,7 @@ type Runtime struct {
 type hold struct {
 	busy    bool
 	unclean bool
+	left    int   // plugins and drivers that did not stop and may still work on it
 	runID   RunID // of the run that goes on, else empty
 	cancel  context.CancelCauseFunc
 	done    chan struct{} // closed when the present use ended
@@ -96,6 +97,7 @@ func New(cfg Config) (*Runtime, error) {
 		log:          cfg.Logger,
 		drivers:      slices.Clone(cfg.Drivers),
 		holds:        map[DeviceID]*hold{},
+		asking:       map[string]bool{},
 	}
 	if r.closeTimeout <= 0 {
 		r.closeTimeout = 20 * time.Second

@@ -29,7 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // drivers cannot be made to fail at a wanted moment.
 type bench struct {
 	closeErr, cleanErr, openErr error
-	stuck                       chan struct{} // Close waits for it, unless nil
+	stuck                       chan struct{} // Close waits for it, unless nil, or for its context
+	deaf                        bool          // then it does not look at its context
+	openStuck, probeStuck       chan struct{} // Open and Probe wait for them, unless nil
 	lost                        chan struct{}
 	opened, closed, cleaned     int
 }
@@ -40,12 +42,18 @@ func (b *bench) Discover(context.Context) ([]runtime.Device, error) {
 }
 
 func (b *bench) Probe(ctx context.Context, _ runtime.DeviceID) (runtime.Device, error) {
+	if b.probeStuck != nil {
+		<-b.probeStuck
+	}
 	ds, err := b.Discover(ctx)
 	return ds[0], err
 }
 
 func (b *bench) Open(context.Context, runtime.DeviceID, runtime.OpenOptions) (runtime.Session, error) {
 	b.opened++
+	if b.openStuck != nil {
+		<-b.openStuck
+	}
 	if b.openErr != nil {
 		return nil, b.openErr
 	}
@@ -60,7 +68,9 @@ func (s benchSession) Device() runtime.Device { return runtime.Device{ID: "bench
 func (s benchSession) Lost() <-chan struct{}  { return s.b.lost }
 func (s benchSession) Close(ctx context.Context) error {
 	s.b.closed++
-	if s.b.stuck != nil {
+	if s.b.stuck != nil && s.b.deaf {
+		<-s.b.stuck
+	} else if s.b.stuck != nil {
 		select {
 		case <-s.b.stuck:
 		case <-ctx.Done():
@@ -319,5 +329,139 @@ func TestDirectSessionEndsBeforeARun(t *testing.T) {
 	boom := errors.New("boom")
 	if err := rt.Direct(t.Context(), "bench-0", func(context.Context, runtime.Session) error { return boom }); !errors.Is(err, boom) {
 		t.Error(err)
+	}
+}
+
+// Whatever hangs once the run must end, and whatever it does not look at: the
+// run returns within the time that its caller gives, the device is unclean, and
+// it stays so while anything is still at work on it.
+func TestNothingOutlastsTheTimeToStop(t *testing.T) {
+	waits := func(release chan struct{}) func(context.Context, runtime.Job) runtime.Result {
+		return func(ctx context.Context, _ runtime.Job) runtime.Result {
+			if release != nil {
+				<-release
+			} else {
+				<-ctx.Done()
+			}
+			return runtime.Result{Outcome: runtime.OutcomeFailed, Reason: "stopped"}
+		}
+	}
+	for name, c := range map[string]struct {
+		bench  func(release chan struct{}) *bench
+		plugin bool // it is what hangs
+	}{
+		"a plugin":           {func(chan struct{}) *bench { return &bench{} }, true},
+		"a close":            {func(r chan struct{}) *bench { return &bench{stuck: r, deaf: true} }, false},
+		"an open":            {func(r chan struct{}) *bench { return &bench{openStuck: r} }, false},
+		"a plugin and close": {func(r chan struct{}) *bench { return &bench{stuck: r, deaf: true} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			release := make(chan struct{})
+			b := c.bench(release)
+			var hangs chan struct{}
+			if c.plugin {
+				hangs = release
+			}
+			rt, err := runtime.New(runtime.Config{
+				Drivers: []runtime.Driver{b}, Plugins: []runtime.Plugin{plugin{"test.work", "1.0.0", waits(hangs)}}, CloseTimeout: time.Hour,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			req := request(t)
+			req.StopWithin = func() time.Duration { return 200 * time.Millisecond }
+			began := time.Now()
+			res, err := rt.Run(ctx, req)
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			if err != nil || res.DeviceClean || res.Outcome == runtime.OutcomeSucceeded {
+				t.Errorf("%+v, %v", res, err)
+			}
+			if err := rt.Clean(t.Context(), "bench-0"); !errors.Is(err, runtime.ErrUnclean) {
+				t.Errorf("clean while something is at work: %v", err)
+			}
+			if _, err := rt.Run(t.Context(), request(t)); !errors.Is(err, runtime.ErrUnclean) {
+				t.Errorf("a run meanwhile: %v", err)
+			}
+			close(release)
+			deadline := time.Now().Add(20 * time.Second)
+			for err = rt.Clean(t.Context(), "bench-0"); err != nil && time.Now().Before(deadline); err = rt.Clean(t.Context(), "bench-0") {
+				<-time.After(5 * time.Millisecond)
+			}
+			if err != nil {
+				t.Errorf("clean after it ended: %v", err)
+			}
+			if err := rt.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A plugin that looks at its context has the first half of the time; its device
+// is not closed under it before.
+func TestAPluginHasTimeToStopByItself(t *testing.T) {
+	b := &bench{}
+	closedBefore := -1
+	rt := compose(t, b, nil, func(ctx context.Context, _ runtime.Job) runtime.Result {
+		<-ctx.Done()
+		<-time.After(50 * time.Millisecond)
+		closedBefore = b.closed
+		return runtime.Result{Outcome: runtime.OutcomeFailed, Reason: "stopped"}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req := request(t)
+	req.StopWithin = func() time.Duration { return time.Hour }
+	if res, err := rt.Run(ctx, req); err != nil || !res.DeviceClean || res.Outcome != runtime.OutcomeCancelled || closedBefore != 0 {
+		t.Errorf("%+v, %v, closed %d times before", res, err, closedBefore)
+	}
+}
+
+// What no caller could take is mended here, so that the attempt ends at all.
+func TestABrokenResultIsTheRunsFailure(t *testing.T) {
+	for name, broken := range map[string]runtime.Result{
+		"nothing":       {},
+		"no outcome":    {Outcome: "fine"},
+		"no JSON":       {Outcome: runtime.OutcomeSucceeded, JSON: redact.NewBytes([]byte(`{"a":`))},
+		"no object":     {Outcome: runtime.OutcomeSucceeded, JSON: redact.NewBytes([]byte(`[1]`))},
+		"two documents": {Outcome: runtime.OutcomeSucceeded, JSON: redact.NewBytes([]byte(`{} {}`))},
+	} {
+		rt := compose(t, &bench{}, nil, func(context.Context, runtime.Job) runtime.Result { return broken })
+		if res := must(t, rt, request(t)); res.Outcome != runtime.OutcomeFailed || res.Reason != runtime.CodeBadResult || !res.JSON.IsZero() {
+			t.Errorf("%s: %+v", name, res)
+		}
+	}
+	rt := compose(t, &bench{}, nil, func(context.Context, runtime.Job) runtime.Result {
+		return runtime.Result{Outcome: runtime.OutcomeFailed, Reason: "No Code!"}
+	})
+	if res := must(t, rt, request(t)); res.Outcome != runtime.OutcomeFailed || res.Reason != runtime.CodeInternal {
+		t.Errorf("%+v", res)
+	}
+}
+
+// A survey tells what it can in its time, whatever a driver does.
+func TestASurveyDoesNotWaitForWhatHangs(t *testing.T) {
+	b := &bench{probeStuck: make(chan struct{})}
+	rt := compose(t, b, nil, func(context.Context, runtime.Job) runtime.Result { return succeeded })
+	for range 2 { // the second finds the first's probe still at work
+		began := time.Now()
+		s := rt.Survey(t.Context(), 200*time.Millisecond)
+		if len(s.Devices) != 1 || s.Devices[0].Health != runtime.HealthSuspect || s.Devices[0].HealthMessage == "" || len(s.Failed) != 0 {
+			t.Errorf("%+v", s)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	}
+	close(b.probeStuck)
+	deadline := time.Now().Add(20 * time.Second)
+	for rt.Survey(t.Context(), 10*time.Second).Devices[0].Health != runtime.HealthGood {
+		if time.Now().After(deadline) {
+			t.Fatal("it stays suspect")
+		}
 	}
 }

@@ -93,7 +93,7 @@ func compose(cfg Config, table *procs.Table) (*runtime.Runtime, error) {
 		}
 		drivers = append(drivers, d)
 	}
-	return runtime.New(runtime.Config{Drivers: drivers, Plugins: plugins, Limits: cfg.Limits, TempDir: table.TempRoot(), Logger: cfg.Logger})
+	return runtime.New(runtime.Config{Drivers: drivers, Plugins: plugins, Limits: cfg.Limits, CloseTimeout: cfg.CloseTimeout, TempDir: table.TempRoot(), Logger: cfg.Logger})
 }
 
 func join(a, b map[string]string) map[string]string {

@@ -130,6 +130,23 @@ func (b *browser) close() error {
 	return b.endErr
 }
 
+// closeWithin is close; runtime.ErrUnclean when something of it lives on.
+func (b *browser) closeWithin(ctx context.Context) error {
+	b.killOnce.Do(func() { close(b.kill) })
+	select {
+	case <-b.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: the browser does not die: %w", runtime.ErrUnclean, ctx.Err())
+	}
+	if b.endErr == nil {
+		return nil
+	}
+	if err := b.proc.End(ctx, 0); err != nil { // once more
+		return fmt.Errorf("%w: the browser does not die: %w", runtime.ErrUnclean, err)
+	}
+	return nil
+}
+
 func (b *browser) isDead() bool {
 	select {
 	case <-b.dead:

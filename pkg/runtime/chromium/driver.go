@@ -164,8 +164,10 @@ func (d *Driver) running(ctx context.Context) (*browser, error) {
 	if b != nil && !b.isDead() {
 		return b, nil
 	}
-	if b != nil {
-		<-b.ended // two browsers must not overlap
+	if b != nil { // two browsers must not overlap
+		if err := b.closeWithin(ctx); err != nil {
+			return nil, err
+		}
 	}
 	path, _, err := d.locate(ctx)
 	if err != nil {
@@ -214,12 +216,15 @@ func (d *Driver) Open(ctx context.Context, id runtime.DeviceID, opts runtime.Ope
 // browser with it, and so the other devices' work: that is the only way left.
 func (d *Driver) Clean(ctx context.Context, id runtime.DeviceID) error {
 	d.mu.Lock()
-	s := d.open[id]
+	s, b := d.open[id], d.browser
 	d.mu.Unlock()
-	if s == nil {
-		return nil // each use gets a context of its own, so there is nothing to clean
+	switch {
+	case s != nil:
+		return s.Close(ctx)
+	case b != nil && b.isDead():
+		return b.closeWithin(ctx) // the last use may have been in it
 	}
-	return s.Close(ctx)
+	return nil // each use gets a context of its own, so there is nothing to clean
 }
 
 // Close implements runtime.Driver.

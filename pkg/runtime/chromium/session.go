@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -234,9 +233,9 @@ const disposeBound = 5 * time.Second
 
 func (s *session) dispose(ctx context.Context) error {
 	if s.contextID != "" && !s.browser.isDead() {
-		ctx, stop := context.WithTimeout(ctx, disposeBound)
+		asked, stop := context.WithTimeout(ctx, disposeWithin(ctx))
 		defer stop()
-		err := s.browser.conn.call(ctx, "", "Target.disposeBrowserContext", object{"browserContextId": s.contextID}, nil)
+		err := s.browser.conn.call(asked, "", "Target.disposeBrowserContext", object{"browserContextId": s.contextID}, nil)
 		if err == nil {
 			return nil
 		}
@@ -244,10 +243,15 @@ func (s *session) dispose(ctx context.Context) error {
 	if s.contextID == "" && !s.browser.isDead() {
 		return nil
 	}
-	if err := s.browser.close(); err != nil {
-		return fmt.Errorf("%w: the browser does not die: %w", runtime.ErrUnclean, err)
+	return s.browser.closeWithin(ctx)
+}
+
+// disposeWithin leaves half of the time for killing.
+func disposeWithin(ctx context.Context) time.Duration {
+	if at, ok := ctx.Deadline(); ok {
+		return min(disposeBound, time.Until(at)/2)
 	}
-	return nil
+	return disposeBound
 }
 
 // enqueue takes an event from the reading goroutine, which must not wait.

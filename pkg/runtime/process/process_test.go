@@ -86,7 +86,7 @@ func TestEnvironmentIsMinimal(t *testing.T) {
 	}
 	for _, line := range strings.Fields(out.String()) {
 		name, _, _ := strings.Cut(line, "=")
-		if !slices.Contains([]string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "MINE", "_", procs.EnvRun, procs.EnvMark}, name) {
+		if !slices.Contains([]string{"PATH", "HOME", "TMPDIR", "LANG", "PWD", "MINE", "_", "BERTH_DEVICE", procs.EnvRun, procs.EnvMark}, name) {
 			t.Errorf("unexpected %s", line)
 		}
 	}

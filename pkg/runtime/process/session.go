@@ -33,7 +33,7 @@ type session struct {
 	mu      sync.Mutex
 	closed  bool
 	running sync.WaitGroup
-	stuck   error // a command that could not be killed
+	stuck   []*procs.Proc // commands that could not be killed
 }
 
 // killBound is how long killing may take before the slot counts as unclean.
@@ -64,8 +64,10 @@ func (s *session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	stuck := s.stuck
 	s.mu.Unlock()
-	if stuck != nil {
-		return fmt.Errorf("%w: %w", runtime.ErrUnclean, stuck)
+	for _, p := range stuck {
+		if err := p.End(ctx, 0); err != nil {
+			return fmt.Errorf("%w: %w", runtime.ErrUnclean, err)
+		}
 	}
 	s.driver.mu.Lock()
 	if s.driver.open[s.device.ID] == s {
@@ -114,7 +116,7 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	select {
 	case <-p.Exited():
 	case <-ctx.Done():
-		stopped, grace = stopCause(ctx), s.driver.cfg.Grace
+		stopped, grace = stopCause(ctx), s.opts.Grace(s.driver.cfg.Grace)
 	case <-out.full:
 		stopped = &runtime.ActionError{Code: runtime.CodeOutputLimit, Message: fmt.Sprintf("the command wrote more than %d bytes and was killed", s.driver.cfg.OutputBytes)}
 	}
@@ -122,7 +124,7 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	defer done()
 	if err := p.End(killCtx, grace); err != nil {
 		s.mu.Lock()
-		s.stuck = err
+		s.stuck = append(s.stuck, p)
 		s.mu.Unlock()
 		return runtime.Exit{}, fmt.Errorf("%w: %w", runtime.ErrUnclean, err)
 	}

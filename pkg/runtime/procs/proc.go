@@ -22,9 +22,10 @@ type Proc struct {
 	rec    record
 	cmd    *exec.Cmd
 	exited chan struct{}
+	reap   func() // waits for the leader; may be called again
 
-	once   sync.Once
-	endErr error
+	mu    sync.Mutex // held while End works
+	ended bool
 }
 
 // TempRoot is the directory in which TempDir creates; Open empties it.
@@ -68,7 +69,7 @@ func (t *Table) Start(cmd *exec.Cmd, runID string, dirs ...string) (*Proc, error
 		_ = os.Remove(t.path(rec)) // the dirs stay the caller's
 		return nil, err
 	}
-	p := &Proc{t: t, rec: rec, cmd: cmd, exited: make(chan struct{})}
+	p := &Proc{t: t, rec: rec, cmd: cmd, exited: make(chan struct{}), reap: sync.OnceFunc(func() { _ = cmd.Wait() })}
 	p.rec.PID = cmd.Process.Pid
 	if st, err := readStat(p.rec.PID); err == nil {
 		p.rec.Start = st.start
@@ -102,11 +103,18 @@ func (p *Proc) Exited() <-chan struct{} { return p.exited }
 
 // End asks the process to stop with SIGTERM when grace is positive and gives it
 // that long, kills it and all its descendants, and returns when all are dead
-// and the directories removed. Later calls return the same. When ctx ends first
-// the record stays, so that a later process tries again.
+// and the directories removed. It may be called again: after an error, which
+// means that ctx ended first, it tries again. Until it succeeds the record
+// stays, so that a later process tries too.
 func (p *Proc) End(ctx context.Context, grace time.Duration) error {
-	p.once.Do(func() { p.endErr = p.end(ctx, grace) })
-	return p.endErr
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return nil
+	}
+	err := p.end(ctx, grace)
+	p.ended = err == nil
+	return err
 }
 
 func (p *Proc) end(ctx context.Context, grace time.Duration) error {
@@ -117,11 +125,11 @@ func (p *Proc) end(ctx context.Context, grace time.Duration) error {
 	if err != nil {
 		// Something cannot be killed (an uninterruptible wait). The leader is
 		// reaped when it can be, so that no zombie stays.
-		go func() { _ = p.cmd.Wait() }()
+		go p.reap()
 		return err
 	}
 	<-p.exited
-	_ = p.cmd.Wait() // how it exited is in its state
+	p.reap() // how it exited is in its state
 	return p.t.forget(p.rec)
 }
 
@@ -145,12 +153,22 @@ func (p *Proc) terminate(ctx context.Context, grace time.Duration) {
 // State says how the leader exited. Only after End returned without an error.
 func (p *Proc) State() *os.ProcessState { return p.cmd.ProcessState }
 
+// childNice is how much lower than this process's the priority of what it
+// starts is: work that uses up the processor must not keep its host from
+// renewing leases.
+const childNice = 3
+
 // spawner runs each start on one thread that lives as long as the table: the
-// kernel sends Pdeathsig when the starting thread ends, not the process.
+// kernel sends Pdeathsig when the starting thread ends, not the process. Its
+// children inherit the thread's priority, which could not be raised again, so
+// the thread ends with the table.
 func (t *Table) spawner() {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	defer close(t.stopped)
+	// The raw call gives 20 less the priority, of this thread.
+	if raised, err := unix.Getpriority(unix.PRIO_PROCESS, 0); err == nil {
+		_ = unix.Setpriority(unix.PRIO_PROCESS, 0, min(20-raised+childNice, 19))
+	}
 	for {
 		select {
 		case start := <-t.spawns:

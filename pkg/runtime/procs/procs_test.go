@@ -2,6 +2,7 @@ package procs
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -239,5 +241,47 @@ func TestEndKillsACrowdThatKeepsForking(t *testing.T) {
 	}
 	if left, err := find(p.rec); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// An end that was broken off is made good by the next.
+func TestEndMayBeTriedAgain(t *testing.T) {
+	table := open(t, t.TempDir())
+	p, err := table.Start(command("sleep", "100"), "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.End(over, 0); !errors.Is(err, context.Canceled) {
+		t.Errorf("with no time: %v", err)
+	}
+	for range 2 {
+		if err := p.End(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(table.path(p.rec)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the record: %v", err)
+	}
+}
+
+// What runs has a lower priority than its host, so that it cannot starve it.
+func TestChildrenGiveWay(t *testing.T) {
+	table := open(t, t.TempDir())
+	p, err := table.Start(command("sleep", "100"), "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := unix.Getpriority(unix.PRIO_PROCESS, 0) // of this thread
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := unix.Getpriority(unix.PRIO_PROCESS, p.PID())
+	if want := max(own-childNice, 1); err != nil || child != want {
+		t.Errorf("the child's is %d (%v), this process's %d, want %d", child, err, own, want)
+	}
+	if err := p.End(t.Context(), 0); err != nil {
+		t.Fatal(err)
 	}
 }

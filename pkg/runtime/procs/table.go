@@ -96,7 +96,8 @@ func Reap(ctx context.Context, dir string) (Report, error) {
 	return report, t.Close()
 }
 
-// Close lets go of the directory. What is still running stays recorded.
+// Close lets go of the directory. What is still running stays recorded; the
+// kernel kills what Start started directly.
 func (t *Table) Close() error {
 	var err error
 	t.stop.Do(func() {
