@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -28,8 +29,28 @@ type Store interface {
 	// Get opens a blob and says how long it is, or returns berth.ErrNotFound.
 	// The reader may be read after the blob was deleted.
 	Get(ctx context.Context, key Key) (r io.ReadCloser, size int64, err error)
+	// GetFrom is Get from the byte offset on; size is the whole blob's. An offset
+	// below 0 or behind the end is berth.ErrInvalid.
+	GetFrom(ctx context.Context, key Key, offset int64) (r io.ReadCloser, size int64, err error)
 	// Delete removes a blob; one that is not there is no error.
 	Delete(ctx context.Context, key Key) error
+	// List returns at most limit blobs whose keys begin with prefix, in an order
+	// of the store's own, that come after the key after in that order (the key of
+	// a blob that was listed, also of one deleted since; "" begins). Blobs that
+	// are put or deleted meanwhile may be in the list or not; all others are,
+	// once. Fewer than limit is the end.
+	List(ctx context.Context, prefix string, after Key, limit int) ([]Info, error)
+	// Tidy removes what Puts left that broke off before olderThan, of processes
+	// that died: space that no List shows. It never touches a blob.
+	Tidy(ctx context.Context, olderThan time.Time) error
+}
+
+// Info is what List tells of a blob.
+type Info struct {
+	Key  Key
+	Size int64
+	// ModTime is when it was put, by the store's clock.
+	ModTime time.Time
 }
 
 // Key names a blob: path segments joined by slashes, each of letters, digits

@@ -44,7 +44,7 @@ func OpenDirectory(root string) (*Directory, error) {
 		return nil, unusable(abs, err)
 	}
 	d := &Directory{root: abs}
-	if err := d.sweep(time.Now().Add(-staleAfter)); err != nil {
+	if err := d.sweep(context.Background(), time.Now().Add(-staleAfter)); err != nil {
 		return nil, unusable(abs, err)
 	}
 	return d, nil
@@ -64,8 +64,11 @@ func unusable(root string, err error) error {
 }
 
 // sweep removes temporary files that were last written before olderThan.
-func (d *Directory) sweep(olderThan time.Time) error {
+func (d *Directory) sweep(ctx context.Context, olderThan time.Time) error {
 	return filepath.WalkDir(d.root, func(path string, entry fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // another process swept it
 		}
@@ -203,7 +206,12 @@ func syncDir(dir string) error {
 }
 
 // Get implements Store.
-func (d *Directory) Get(_ context.Context, key Key) (io.ReadCloser, int64, error) {
+func (d *Directory) Get(ctx context.Context, key Key) (io.ReadCloser, int64, error) {
+	return d.GetFrom(ctx, key, 0)
+}
+
+// GetFrom implements Store.
+func (d *Directory) GetFrom(_ context.Context, key Key, offset int64) (io.ReadCloser, int64, error) {
 	if err := key.Valid(); err != nil {
 		return nil, 0, err
 	}
@@ -214,12 +222,29 @@ func (d *Directory) Get(_ context.Context, key Key) (io.ReadCloser, int64, error
 	if err != nil {
 		return nil, 0, fmt.Errorf("open a blob: %w", err)
 	}
-	info, err := f.Stat()
+	size, err := seek(f, offset)
 	if err != nil {
 		_ = f.Close()
-		return nil, 0, fmt.Errorf("open a blob: %w", err)
+		return nil, 0, err
 	}
-	return f, info.Size(), nil
+	return f, size, nil
+}
+
+// seek moves to offset and returns the file's size.
+func seek(f *os.File, offset int64) (int64, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("open a blob: %w", err)
+	}
+	if offset < 0 || offset > info.Size() {
+		return 0, fmt.Errorf("offset %d of a blob of %d bytes: %w", offset, info.Size(), berth.ErrInvalid)
+	}
+	if offset > 0 {
+		if _, err := f.Seek(offset, io.SeekStart); err != nil {
+			return 0, fmt.Errorf("open a blob: %w", err)
+		}
+	}
+	return info.Size(), nil
 }
 
 // Delete implements Store.

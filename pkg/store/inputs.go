@@ -25,10 +25,14 @@ type Inputs interface {
 	// AppendInput records a part whose bytes the blob store has. It must begin
 	// where the upload ends: otherwise *berth.GapError names that offset (also a
 	// repeat of a part that is there: go on from Next). HashState is the digest's
-	// state after the part. When all bytes are there and Sum is the digest, the
-	// input is stored and the principal its owner; another Sum drops the upload
-	// and is berth.ErrMismatch. Dropped names blobs that nothing refers to any
-	// more: another upload of the same bytes was stored first, or the sum was wrong.
+	// state after the part. An upload that is not the principal's open one any
+	// more (it was stored, expired or started over) is berth.ErrNotFound: its
+	// hash state says nothing about the bytes of another.
+	// When all bytes are there and Sum is the digest, the input is stored and the
+	// principal its owner; another Sum drops the upload and is berth.ErrMismatch.
+	// Dropped names blobs that nothing refers to any more: another upload of the
+	// same bytes was stored first, or the sum was wrong (then with the error).
+	// A part of no bytes records none; it ends the upload of an empty input.
 	AppendInput(ctx context.Context, p AppendInputParams) (InputUpload, error)
 
 	// GetInput returns a stored input that scope sees, or berth.ErrNotFound.
@@ -62,14 +66,18 @@ type BeginInputParams struct {
 // InputUpload is an upload and the input that it makes.
 type InputUpload struct {
 	berth.Input
+	// ID of the upload that is open; "" when the input is stored.
+	ID        string
 	HashState []byte
 	Dropped   []string
 }
 
 // AppendInputParams of AppendInput.
 type AppendInputParams struct {
-	Actor     berth.Actor
-	Digest    string
+	Actor  berth.Actor
+	Digest string
+	// Upload is the id of the open upload that HashState and Sum go on from.
+	Upload    string
 	Part      berth.InputPart
 	HashState []byte
 	// Sum of all bytes so far, lower-case hex.
