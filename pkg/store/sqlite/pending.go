@@ -80,12 +80,6 @@ func (s *Store) RenewMany(context.Context, []store.RenewParams) ([]store.RenewMa
 	return nil, errPending
 }
 
-// Explain (EXPLAIN).
-
-func (s *Store) PlacementFacts(context.Context, berth.Scope, berth.TaskID) (f store.PlacementFacts, err error) {
-	return f, errPending
-}
-
 // Inputs and blobs (INPUTS).
 
 func (s *Store) UnknownBlobs(context.Context, []string) ([]string, error) { return nil, errPending }
