@@ -94,9 +94,14 @@ func assignmentOf(as store.Assignment) protocol.Assignment {
 	if len(payload) == 0 {
 		payload = json.RawMessage("{}")
 	}
+	var inputs []protocol.Input
+	for _, in := range as.Inputs {
+		inputs = append(inputs, protocol.Input{Name: in.Name, Digest: in.Digest, Size: in.Size})
+	}
 	return protocol.Assignment{
 		Attempt: as.Attempt, Task: as.Task, TaskName: as.TaskName, Number: as.Number, Device: as.Device, Fence: as.Fence,
 		LeaseLeft: protocol.MillisOf(as.Left), Plugin: as.Plugin, Payload: payload,
 		RunTimeout: protocol.MillisOf(as.RunTimeout), CorrelationID: as.CorrelationID, TraceParent: as.TraceParent,
+		Inputs: inputs,
 	}
 }

@@ -1,8 +1,11 @@
 package agentapi
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
@@ -91,13 +94,13 @@ func (a *API) sync(c echo.Context) error {
 		return err
 	}
 	call.Epoch = req.Epoch
-	res, err := a.Store.SyncHost(c.Request().Context(), a.syncParams(call, req))
+	res, err := a.Store.SyncHost(c.Request().Context(), a.syncParams(call, version, req))
 	a.log(res.Transitions)
 	if err != nil {
 		return err
 	}
 	a.Logger.Info("host synced",
-		zap.String("host_id", string(call.Host)), zap.Int64("epoch", int64(res.Epoch)), zap.Int("devices", len(res.Devices)),
+		zap.String("host_id", string(call.Host)), zap.Int64("epoch", int64(res.Epoch)), zap.Int("protocol", version), zap.Int("devices", len(res.Devices)),
 		zap.Int("held", len(res.Verdicts)), zap.Int("undelivered", len(res.Undelivered)), zap.Int("conflicts", len(res.Conflicts)))
 	return c.JSON(http.StatusOK, a.syncResponse(version, req, res))
 }
@@ -111,15 +114,28 @@ func negotiate(offered []int) (int, error) {
 	}
 	return 0, &problem.Error{
 		Status: http.StatusUnprocessableEntity, Code: protocol.CodeUnsupported, Title: "Protocol not supported",
-		Detail: "None of the offered protocol versions is spoken here.", Remedy: "Bring agent and server to neighbouring releases.",
+		Detail: fmt.Sprintf("The agent offers protocol %s; this server speaks %s.", versions(offered), versions(protocol.Versions())),
+		Remedy: "Bring agent and server to neighbouring releases.",
 		Err: berth.ErrInvalid,
 	}
 }
 
-func (a *API) syncParams(call store.AgentCall, req protocol.SyncRequest) store.SyncParams {
+// versions lists protocol versions for people.
+func versions(vs []int) string {
+	if len(vs) == 0 {
+		return "no version"
+	}
+	words := make([]string, 0, len(vs))
+	for _, v := range vs[:min(len(vs), 8)] {
+		words = append(words, strconv.Itoa(v))
+	}
+	return strings.Join(words, " and ")
+}
+
+func (a *API) syncParams(call store.AgentCall, version int, req protocol.SyncRequest) store.SyncParams {
 	p := store.SyncParams{
 		AgentCall: call, Instance: req.Instance, JournalEpoch: req.JournalEpoch, AgentVersion: req.AgentVersion,
-		Draining: req.Draining, ApprovePlugins: a.ApprovePlugins,
+		Protocol: version, Draining: req.Draining, ApprovePlugins: a.ApprovePlugins,
 	}
 	for _, plugin := range req.Plugins {
 		p.Plugins = append(p.Plugins, berth.Plugin{
@@ -190,7 +206,7 @@ func (a *API) heartbeat(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, protocol.HeartbeatResponse{
-		Interval: protocol.MillisOf(a.Timings.HeartbeatEvery), Resync: res.Resync,
+		Interval: protocol.MillisOf(a.Timings.HeartbeatEvery), Drain: res.Drain, Resync: res.Resync,
 	})
 }
 
