@@ -19,6 +19,7 @@ func constructors() []func(*cli) *cobra.Command {
 		newPoolCommand,
 		newPluginCommand,
 		newMigrateCommand,
+		newHealthcheckCommand,
 		newVersionCommand,
 	}
 }

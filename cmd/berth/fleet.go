@@ -85,7 +85,7 @@ func labels(l map[string]string) string {
 }
 
 func newHostCommand(c *cli) *cobra.Command {
-	return group("host", "Show hosts and let new ones in", newHostListCommand(c), newHostEnrolCommand(c))
+	return group("host", "Show hosts and let new ones in", newHostListCommand(c), newHostEnrolCommand(c), newHostAdmitCommand(c))
 }
 
 func newHostListCommand(c *cli) *cobra.Command {

@@ -19,8 +19,10 @@ import (
 type config struct {
 	Server        string   `env:"BERTH_SERVER" about:"as --server"`
 	StateDir      string   `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent" about:"as --state-dir"`
+	StateRoot     string   `env:"BERTH_STATE_ROOT" about:"as --state-root"`
 	Name          string   `env:"BERTH_HOST_NAME" about:"as --name"`
 	TokenFile     string   `env:"BERTH_ENROLMENT_TOKEN_FILE" about:"as --enrolment-token-file; or BERTH_ENROLMENT_TOKEN, the token itself"`
+	EnrolmentDir  string   `env:"BERTH_ENROLMENT_DIR" about:"as --enrolment-dir"`
 	AdminListen   string   `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714" about:"as --admin-listen"`
 	LogLevel      string   `env:"BERTH_LOG_LEVEL" envDefault:"info" about:"as --log-level"`
 	Processes     int      `env:"BERTH_PROCESS_SLOTS" envDefault:"2" about:"as --process-slots"`
@@ -87,8 +89,10 @@ func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	}
 	fs.StringVar(&c.Server, "server", c.Server, "address of Berth's API")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for key, journal and runs; one agent at a time uses it")
+	fs.StringVar(&c.StateRoot, "state-root", c.StateRoot, "directory that agents which are started alike share, instead of --state-dir: each takes a free numbered directory in it and puts its number behind its name")
 	fs.StringVar(&c.Name, "name", c.Name, "name of this host, for its enrolment (default: the machine's)")
 	fs.StringVar(&c.TokenFile, "enrolment-token-file", c.TokenFile, "file with the one-time token that berth host enrol prints; needed once")
+	fs.StringVar(&c.EnrolmentDir, "enrolment-dir", c.EnrolmentDir, "directory in which to ask for the token, where berth host admit answers")
 	fs.StringVar(&c.AdminListen, "admin-listen", c.AdminListen, "address for /livez, /readyz and /metrics")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "debug, info, warn or error")
 	fs.IntVar(&c.Processes, "process-slots", c.Processes, "number of process devices")

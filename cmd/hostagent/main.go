@@ -45,6 +45,19 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if len(c.unknown) > 0 {
 		log.Warn("no program of Berth reads these variables; are they misspelt?", zap.Strings("variables", c.unknown))
 	}
+	if c.StateRoot != "" {
+		lock, err := c.inSlot()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = lock.Close() }()
+	}
+	if err := c.ask(ctx, log); err != nil {
+		if errors.Is(err, context.Canceled) {
+			return nil // a signal
+		}
+		return err
+	}
 	// Whatever an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
@@ -64,6 +77,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
+	go func() {
+		<-agent.Synced()
+		c.tidy(log)
+	}()
 	ready := daemon.NewReadiness(func(context.Context) string {
 		if agent.Ready() {
 			return ""
