@@ -106,3 +106,6 @@ func must(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// touch makes an empty file: a signal to work that waits for it.
+func touch(path string) error { return os.WriteFile(path, nil, 0o600) }
