@@ -186,14 +186,24 @@ func (h *Host) Start(as []store.Assignment) {
 	}
 }
 
+// Call is how the host's agent calls.
+func (h *Host) Call() store.AgentCall { return h.call }
+
 // Complete ends started assignments as succeeded.
 func (h *Host) Complete(as []store.Assignment) {
+	h.tb.Helper()
+	h.CompleteAs(as, berth.OutcomeSucceeded, true)
+}
+
+// CompleteAs ends started assignments with an outcome, on a device that is clean
+// after it or not.
+func (h *Host) CompleteAs(as []store.Assignment, outcome berth.Outcome, clean bool) {
 	h.tb.Helper()
 	p := store.CompleteParams{AgentCall: h.call}
 	for _, a := range as {
 		p.Items = append(p.Items, store.CompleteItem{
-			Holder: store.Holder{Attempt: a.Attempt, Fence: a.Fence}, Outcome: berth.OutcomeSucceeded,
-			DeviceClean: true, Digest: sha256.Sum256([]byte(a.Attempt)),
+			Holder: store.Holder{Attempt: a.Attempt, Fence: a.Fence}, Outcome: outcome,
+			DeviceClean: clean, Digest: sha256.Sum256([]byte(a.Attempt)),
 		})
 	}
 	answers, _, err := h.s.CompleteAttempts(context.Background(), p)
