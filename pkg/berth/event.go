@@ -97,6 +97,7 @@ const (
 	AuditPluginEnabled    AuditAction = "plugin.enabled"
 	AuditPluginDisabled   AuditAction = "plugin.disabled"
 	AuditInputStored      AuditAction = "input.stored"
+	AuditInputExpired     AuditAction = "input.expired"
 	AuditAmnesty          AuditAction = "leases.amnesty"
 	AuditPluginRegistered AuditAction = "plugin.registered"
 	AuditKeyCreated       AuditAction = "signing_key.created"

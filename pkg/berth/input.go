@@ -1,6 +1,10 @@
 package berth
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"time"
+)
 
 // Input is a file that tasks bring (an app package, a test bundle), kept once
 // by the digest of its bytes. A principal may use an input that it uploaded
@@ -53,4 +57,39 @@ func ValidDigest(s string) bool {
 		}
 	}
 	return true
+}
+
+// InputDigests that the tasks name, ascending, each once: the order of the locks.
+func InputDigests(tasks []NewTask) []string {
+	var digests []string
+	for _, k := range tasks {
+		for _, in := range k.Inputs {
+			digests = append(digests, in.Digest)
+		}
+	}
+	slices.Sort(digests)
+	return slices.Compact(digests)
+}
+
+// BindInputs is the tasks' inputs with their sizes, of the inputs that may be
+// used. What is not among them is a fault of its field.
+func BindInputs(tasks []NewTask, usable []Input) ([][]InputRef, error) {
+	sizes := make(map[string]int64, len(usable))
+	for _, in := range usable {
+		sizes[in.Digest] = in.Size
+	}
+	var f Faults
+	bound := make([][]InputRef, len(tasks))
+	for i, k := range tasks {
+		bound[i] = slices.Clone(k.Inputs)
+		for j := range bound[i] {
+			size, ok := sizes[bound[i][j].Digest]
+			if !ok {
+				f.Add(fmt.Sprintf("tasks[%d].inputs[%d].digest", i, j), "you have uploaded no such input, or it has expired",
+					"upload the file first: `berth input put FILE`")
+			}
+			bound[i][j].Size = size
+		}
+	}
+	return bound, f.Err()
 }

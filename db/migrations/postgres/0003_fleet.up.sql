@@ -67,6 +67,11 @@ CREATE TABLE task_inputs (
 );
 CREATE INDEX task_inputs_task ON task_inputs (task_id);
 
+-- The orphan sweep asks which blobs anything refers to.
+CREATE INDEX log_chunks_blob ON log_chunks USING hash (blob_key);
+CREATE INDEX artifacts_blob ON artifacts USING hash (blob_key);
+CREATE INDEX input_parts_blob ON input_parts USING hash (blob_key);
+
 -- berth.Mark: when keepers last swept (sweep) and agents last renewed (renewal).
 CREATE TABLE marks (
     name     text PRIMARY KEY,

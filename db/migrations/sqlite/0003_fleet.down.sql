@@ -1,5 +1,7 @@
 DROP TABLE amnesties;
 DROP TABLE marks;
+DROP INDEX artifacts_blob;
+DROP INDEX log_chunks_blob;
 DROP TABLE task_inputs;
 DROP TABLE input_owners;
 DROP TABLE inputs;

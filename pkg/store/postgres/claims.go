@@ -129,12 +129,15 @@ func (t *tx) assignments(hand []*live, now time.Time) ([]store.Assignment, error
 		byID[a.id] = a
 	}
 	got, err := collect(t, func(row pgx.CollectableRow) (g store.Assignment, err error) {
-		var payload []byte
-		err = row.Scan(&g.Attempt, &g.Plugin.Name, &g.Plugin.Version, &payload, &g.TraceParent, &g.TaskName)
+		var payload, inputs []byte
+		err = row.Scan(&g.Attempt, &g.Plugin.Name, &g.Plugin.Version, &payload, &g.TraceParent, &g.TaskName, &inputs)
 		g.Payload = redact.NewBytes(payload)
+		if err == nil {
+			g.Inputs, err = inputRefs(inputs)
+		}
 		return g, err
 	}, `
-SELECT a.id, c.plugin, a.plugin_version, t.payload, t.trace_parent, t.name
+SELECT a.id, c.plugin, a.plugin_version, t.payload, t.trace_parent, t.name, t.inputs
 FROM attempts a JOIN tasks t ON t.id = a.task_id JOIN task_classes c ON c.id = t.class_id
 WHERE a.id = ANY ($1)`, mapped(hand, func(a *live) pgtype.UUID { return uid(a.id) }))
 	if err != nil {

@@ -79,39 +79,3 @@ func (s *Store) CompleteMany(context.Context, []store.CompleteParams) ([]store.C
 func (s *Store) RenewMany(context.Context, []store.RenewParams) ([]store.RenewManyAnswer, error) {
 	return nil, errPending
 }
-
-// Inputs and blobs (INPUTS).
-
-func (s *Store) UnknownBlobs(context.Context, []string) ([]string, error) { return nil, errPending }
-
-func (s *Store) BeginInput(context.Context, store.BeginInputParams) (u store.InputUpload, err error) {
-	return u, errPending
-}
-
-func (s *Store) OpenInput(context.Context, berth.Principal, string) (u store.InputUpload, err error) {
-	return u, errPending
-}
-
-func (s *Store) AppendInput(context.Context, store.AppendInputParams) (u store.InputUpload, err error) {
-	return u, errPending
-}
-
-func (s *Store) GetInput(context.Context, berth.Scope, string) (i berth.Input, err error) {
-	return i, errPending
-}
-
-func (s *Store) ListInputs(context.Context, berth.Scope, store.Page) (i []berth.Input, next string, err error) {
-	return i, next, errPending
-}
-
-func (s *Store) InputParts(context.Context, berth.Scope, string) ([]berth.InputPart, error) {
-	return nil, errPending
-}
-
-func (s *Store) AttemptInput(context.Context, store.AgentCall, string) (i berth.Input, p []berth.InputPart, err error) {
-	return i, p, errPending
-}
-
-func (s *Store) ExpireInputs(context.Context, berth.Actor, int) ([]string, error) {
-	return nil, errPending
-}

@@ -90,6 +90,10 @@ func (t *tx) submit(p store.SubmitParams) ([]berth.Task, []berth.Transition, err
 	if err != nil {
 		return nil, nil, err
 	}
+	inputs, err := t.bindInputs(p.Scope, p.Tasks)
+	if err != nil {
+		return nil, nil, err
+	}
 	classes, err := t.classesOf(p.Tasks)
 	if err != nil {
 		return nil, nil, err
@@ -100,6 +104,7 @@ func (t *tx) submit(p store.SubmitParams) ([]berth.Task, []berth.Transition, err
 	for i, n := range p.Tasks {
 		pool := pools[n.Pool]
 		k := submitted(n, p, pool)
+		k.Inputs = inputs[i]
 		k.Class = classes[eligibility.ClassKey(n.Pool, n.Requirement)]
 		tokens[i] = token{
 			task: k.ID, class: k.Class, rank: berth.RankOf(pool.now, n.Priority, pool.step), number: 1, giveUpAt: k.GiveUpAt,
@@ -116,6 +121,9 @@ func (t *tx) submit(p store.SubmitParams) ([]berth.Task, []berth.Transition, err
 		}
 	}
 	if err := t.insertTasks(tasks, tokens); err != nil {
+		return nil, nil, err
+	}
+	if err := t.insertTaskInputs(tasks); err != nil {
 		return nil, nil, err
 	}
 	if err := t.insertTokens(tokens); err != nil {
@@ -236,15 +244,15 @@ func (t *tx) insertTasks(tasks []berth.Task, tokens []token) error {
 	_, err := t.exec(`
 INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
                    retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
-                   submitted_at, submitter_kind, submitter_id, correlation_id, trace_parent)
+                   submitted_at, submitter_kind, submitter_id, correlation_id, trace_parent, inputs)
 SELECT e.id, e.pool, e.class, e.rank, e.name, e.tags::text[], e.payload::json, e.priority, e.not_before, e.run, e.queueing,
        e.retry_on::text[], e.initial, e.factor, e.most, e.jitter, e.unsafe, e.tries, e.tries,
-       e.at, $19, $20, $21, $22
+       e.at, $19, $20, $21, $22, e.inputs::json
 FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::smallint[],
             $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::double precision[], $15::bigint[],
-            $16::double precision[], $17::boolean[], $18::integer[], $23::timestamptz[])
+            $16::double precision[], $17::boolean[], $18::integer[], $23::timestamptz[], $24::text[])
     AS e (id, pool, class, rank, name, tags, payload, priority, not_before, run, queueing, retry_on, initial, factor, most, jitter,
-          unsafe, tries, at)`, taskParameters(tasks, tokens)...)
+          unsafe, tries, at, inputs)`, taskParameters(tasks, tokens)...)
 	return err
 }
 
@@ -272,5 +280,6 @@ func taskParameters(tasks []berth.Task, tokens []token) []any {
 		mapped(tasks, func(t k) int32 { return int32(t.Budget) }),
 		string(one.Submitter.Kind), one.Submitter.ID, clean(one.CorrelationID), clean(one.TraceParent),
 		mapped(tasks, func(t k) time.Time { return t.SubmittedAt }),
+		mapped(tasks, func(t k) string { return inputsJSON(t.Inputs) }),
 	}
 }

@@ -24,8 +24,13 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 			res.Tasks, err = loadTasks(t, stored)
 			return err
 		}
+		inputs, err := bindInputs(t, p.Scope, p.Tasks)
+		if err != nil {
+			return err
+		}
 		sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
-		for _, n := range p.Tasks {
+		for i, n := range p.Tasks {
+			n.Inputs = inputs[i]
 			tr, err := sub.add(t, p, n)
 			if err != nil {
 				return err
@@ -134,6 +139,9 @@ func (s *submission) add(t *tx, p store.SubmitParams, n berth.NewTask) (berth.Tr
 	if err := insertTask(t, p, n, k); err != nil {
 		return tr, fmt.Errorf("task %s: %w", n.ID, err)
 	}
+	if err := insertTaskInputs(t, n.ID, n.Inputs); err != nil {
+		return tr, err
+	}
 	due := n.NotBefore.UTC().Truncate(time.Microsecond)
 	from := t.now
 	if due.After(t.now) {
@@ -156,10 +164,10 @@ func (s *submission) add(t *tx, p store.SubmitParams, n berth.NewTask) (berth.Tr
 func insertTask(t *tx, p store.SubmitParams, n berth.NewTask, k token) error {
 	return t.execOne(`INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
 		retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
-		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23)`,
+		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at, inputs)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23, ?24)`,
 		n.ID, n.Pool, k.class, k.rank, n.Name, list(n.Tags), string(n.Payload.Reveal()), n.Priority, micros(n.NotBefore),
 		n.RunTimeout.Microseconds(), n.QueueTimeout.Microseconds(),
 		list(n.Retry.On), n.Retry.Initial.Microseconds(), n.Retry.Factor, n.Retry.Max.Microseconds(), n.Retry.Jitter, n.Retry.RetryUnsafe,
-		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now))
+		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now), list(n.Inputs))
 }
