@@ -1,10 +1,13 @@
 package berth
 
 import (
+	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Device is what a task holds exclusively. Its state has four axes, never one
@@ -74,6 +77,59 @@ const (
 	AdminMaintenance AdminState = "maintenance"
 	AdminRetired     AdminState = "retired"
 )
+
+// CheckAdmin judges what an operator decides about a device. Retired is not
+// decided so: that also ends what the device holds.
+func CheckAdmin(admin AdminState, note string) error {
+	var f Faults
+	switch admin {
+	case AdminActive, AdminCordoned, AdminMaintenance:
+	case AdminRetired:
+		f.Add("admin", "a device is not retired by setting its state", "retire it, which also ends what it holds")
+	default:
+		f.Add("admin", fmt.Sprintf("%q is no state that an operator sets", Clip(string(admin), 40)), "use active, cordoned or maintenance")
+	}
+	checkNote(note, &f)
+	return f.Err()
+}
+
+// CheckNote judges what an operator says about a decision.
+func CheckNote(note string) error {
+	var f Faults
+	checkNote(note, &f)
+	return f.Err()
+}
+
+func checkNote(note string, f *Faults) {
+	if len(note) > MaxNameLen || !plain(note) {
+		f.Add("note", "the note is too long or has control characters", fmt.Sprintf("use at most %d printable bytes", MaxNameLen))
+	}
+}
+
+// CheckAdminLabels judges the labels that an operator gives to a device.
+func CheckAdminLabels(labels map[string]string) error {
+	var f Faults
+	if len(labels) > MaxLabels {
+		f.Add("labels", fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("use at most %d", MaxLabels))
+	}
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		path := "labels." + Clip(key, 40)
+		switch {
+		case OwnLabel(key):
+			f.Add(path, "only Berth itself says this", "choose another name")
+		case key == "" || len(key) > MaxNameLen || !plain(key):
+			f.Add("labels", fmt.Sprintf("%q is no label's name", Clip(key, 40)), "use letters, digits, - _ . and at most one prefix, such as browser or example.com/rack")
+		case len(labels[key]) > MaxNameLen || !plain(labels[key]):
+			f.Add(path, "it is no label's value", "use letters, digits, - _ .")
+		}
+	}
+	return f.Err()
+}
+
+// plain: every engine can store it.
+func plain(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+}
 
 // Occupancy of a device.
 type Occupancy string

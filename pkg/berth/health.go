@@ -121,6 +121,14 @@ func (r HealthRecord) Next(s HealthSignal, now time.Time) HealthRecord {
 	return r
 }
 
+// Same reports whether two records say the same: what does not change is not
+// written.
+func (r HealthRecord) Same(o HealthRecord) bool {
+	until := r.QuarantinedUntil.Equal(o.QuarantinedUntil)
+	r.QuarantinedUntil, o.QuarantinedUntil = time.Time{}, time.Time{}
+	return until && r == o
+}
+
 func (r HealthRecord) quarantined(now time.Time) HealthRecord {
 	r.Health = HealthQuarantined
 	r.Strikes = min(r.Strikes+1, 16)

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,11 +13,14 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// markDevices marks devices unclean whose attempts were not seen to end, and
-// ends the mark of those that were proved clean. The lease rows are held; those
-// to be marked have lost their bit.
+// markDevices marks devices unclean whose attempts were not seen to end, ends
+// the mark of those that were proved clean, and lets their health hear of the
+// ends. The lease rows are held; those to be marked have lost their bit. Whoever
+// writes a device's health holds its lease row, so what was read of it since
+// then is so; where it does not change, the device is not even locked.
 func (t *tx) markDevices(actor berth.Actor, now time.Time, ends []*end) error {
-	var dirty, proved []berth.DeviceID
+	var dirty, proved, touched []berth.DeviceID
+	signals := map[berth.DeviceID]berth.HealthSignal{}
 	for _, e := range ends {
 		switch {
 		case e.dirty:
@@ -24,11 +28,17 @@ func (t *tx) markDevices(actor berth.Actor, now time.Time, ends []*end) error {
 		case e.proved && e.unclean:
 			proved = append(proved, e.device)
 		}
+		signal, ok := berth.SignalOf(e.outcome, e.by, e.state.Started())
+		if ok && !e.health.Next(signal, now).Same(e.health) {
+			signals[e.device] = signal
+			touched = append(touched, e.device)
+		}
 	}
-	if len(dirty)+len(proved) == 0 {
+	judged := slices.Concat(proved, touched)
+	if len(dirty)+len(judged) == 0 {
 		return nil
 	}
-	if err := t.lockDevices(append(dirty[:len(dirty):len(dirty)], proved...)); err != nil {
+	if err := t.lockDevices(slices.Concat(dirty, judged)); err != nil {
 		return err
 	}
 	if err := t.setUnclean(actor, now, dirty, true); err != nil {
@@ -37,7 +47,10 @@ func (t *tx) markDevices(actor berth.Actor, now time.Time, ends []*end) error {
 	if err := t.setUnclean(actor, now, proved, false); err != nil {
 		return err
 	}
-	return t.judgeBits(proved)
+	if err := t.hear(actor, now, signals); err != nil {
+		return err
+	}
+	return t.judgeBits(judged)
 }
 
 // setUnclean writes the mark of locked devices, with an audit row for each that
@@ -97,7 +110,8 @@ func (t *tx) writeBits(devices []berth.DeviceID) error {
 	rows, err := collect(t, func(row pgx.CollectableRow) (b bitRow, err error) {
 		return b, row.Scan(&b.device, &b.pool, &b.was, &b.present, &b.health, &b.admin, &b.unclean, &b.state, &b.draining)
 	}, `
-SELECT d.id, d.pool_id, l.placeable, d.present, d.health, d.admin_state, d.unclean, h.state, h.draining
+SELECT d.id, d.pool_id, l.placeable, d.present, d.health, d.admin_state, d.unclean, h.state,
+       h.draining OR h.drain_requested_at IS NOT NULL
 FROM devices d JOIN leases l ON l.device_id = d.id JOIN hosts h ON h.id = d.host_id
 WHERE d.id = ANY ($1)`, uids(devices))
 	if err != nil {
@@ -164,15 +178,18 @@ func (s *Store) CleanDevice(ctx context.Context, p store.CleanParams) error {
 const deviceColumns = `
 SELECT d.id, d.host_id, h.name, d.pool_id, p.name, d.driver, d.hardware_id, d.hardware_unique, d.name,
        d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id,
-       d.created_at, d.updated_at, h.protocol
+       d.created_at, d.updated_at, h.protocol, d.failures, d.good_probes, d.strikes, d.quarantined_until, d.admin_note, d.conflict_host_id
 FROM devices d JOIN hosts h ON h.id = d.host_id JOIN pools p ON p.id = d.pool_id JOIN leases l ON l.device_id = d.id`
 
 func scanDevice(row pgx.CollectableRow) (d berth.Device, err error) {
 	var reported, admin map[string]string
 	var protocol int
+	r := &d.HealthRecord
 	err = row.Scan(&d.ID, &d.Host, &d.HostName, &d.Pool, &d.PoolName, &d.Driver, &d.HardwareID, &d.HardwareUnique, &d.Name,
 		&reported, &admin, &d.Present, &d.Health, &d.Admin, &d.Unclean, &d.Fence, nullable(&d.Attempt), nullable(&d.Task),
-		&d.CreatedAt, &d.UpdatedAt, &protocol)
+		&d.CreatedAt, &d.UpdatedAt, &protocol, &r.Failures, &r.GoodProbes, &r.Strikes, instant(&r.QuarantinedUntil),
+		&d.AdminNote, nullable(&d.ConflictHost))
+	r.Health = d.Health
 	d.Labels, d.AdminLabels = berth.MergeLabels(d.ID, reported, admin, protocol), admin
 	d.Occupancy = berth.OccupancyOf(d.Attempt, d.Unclean)
 	return d, err
@@ -181,10 +198,14 @@ func scanDevice(row pgx.CollectableRow) (d berth.Device, err error) {
 // GetDevice is documented at store.Fleet.
 func (s *Store) GetDevice(ctx context.Context, id berth.DeviceID) (d berth.Device, err error) {
 	err = s.read(ctx, "GetDevice", func(t *tx) error {
-		d, err = found(t, "device", scanDevice, deviceColumns+` WHERE d.id = $1`, uid(id))
+		d, err = t.device(id)
 		return err
 	})
 	return d, err
+}
+
+func (t *tx) device(id berth.DeviceID) (berth.Device, error) {
+	return found(t, "device", scanDevice, deviceColumns+` WHERE d.id = $1`, uid(id))
 }
 
 // ListDevices is documented at store.Fleet.

@@ -72,7 +72,7 @@ func (s *Store) ListPools(ctx context.Context, page store.Page) (pools []berth.P
 
 const hostColumns = `
 SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,
-       n.devices, n.held, COALESCE(v.names, '{}'), COALESCE(v.versions, '{}')
+       n.devices, n.held, COALESCE(v.names, '{}'), COALESCE(v.versions, '{}'), h.drain_requested_at, h.protocol
 FROM hosts h JOIN pools p ON p.id = h.pool_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS devices, count(l.attempt_id) AS held
@@ -85,7 +85,7 @@ CROSS JOIN LATERAL (
 func scanHost(row pgx.CollectableRow) (h berth.Host, err error) {
 	var names, versions []string
 	err = row.Scan(&h.ID, &h.Name, &h.Pool, &h.PoolName, &h.State, &h.Draining, &h.Epoch, &h.AgentVersion, instant(&h.LastSeenAt),
-		&h.EnrolledAt, &h.Devices, &h.Held, &names, &versions)
+		&h.EnrolledAt, &h.Devices, &h.Held, &names, &versions, instant(&h.DrainRequestedAt), &h.Protocol)
 	for i := range names {
 		h.Plugins = append(h.Plugins, berth.PluginVersion{Name: names[i], Version: versions[i]})
 	}
@@ -95,10 +95,15 @@ func scanHost(row pgx.CollectableRow) (h berth.Host, err error) {
 // GetHost is documented at store.Fleet.
 func (s *Store) GetHost(ctx context.Context, id berth.HostID) (h berth.Host, err error) {
 	err = s.read(ctx, "GetHost", func(t *tx) error {
-		h, err = found(t, "host", scanHost, hostColumns+` WHERE h.id = $1`, uid(id))
+		h, err = t.shownHost(id)
 		return err
 	})
 	return h, err
+}
+
+// shownHost is a host as people see it, revoked ones too.
+func (t *tx) shownHost(id berth.HostID) (berth.Host, error) {
+	return found(t, "host", scanHost, hostColumns+` WHERE h.id = $1`, uid(id))
 }
 
 // ListHosts is documented at store.Fleet.

@@ -101,6 +101,7 @@ type live struct {
 	holds             bool
 	expiresAt, killBy time.Time
 	unclean           bool // the device
+	health            berth.HealthRecord
 
 	pool        berth.PoolID
 	class       berth.ClassID
@@ -133,6 +134,7 @@ func (t *tx) load(ids []berth.AttemptID) ([]*live, error) {
 SELECT a.id, a.task_id, a.number, a.device_id, a.host_id, a.fence, a.state, a.outcome, a.complete_digest, a.log_bytes,
        a.claim_id, a.claim_epoch, a.assigned_at, a.started_at, a.cancel_requested_at, a.ended_at, a.give_up_at,
        COALESCE(l.attempt_id = a.id, false), l.expires_at, l.kill_by, COALESCE(d.unclean, false),
+       COALESCE(d.health, ''), COALESCE(d.failures, 0), COALESCE(d.good_probes, 0), COALESCE(d.strikes, 0), d.quarantined_until,
        t.pool_id, t.class_id, t.rank, t.budget, t.max_attempts, t.retry_on, t.backoff_initial_us, t.backoff_factor,
        t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, c.tries, c.hand_backs
 FROM attempts a
@@ -158,6 +160,7 @@ func scanLive(row pgx.CollectableRow) (*live, error) {
 	err := row.Scan(&l.id, &l.task, &l.number, &l.device, &l.host, &l.fence, &l.state, nullable(&l.outcome), &l.digest, &l.logBytes,
 		nullable(&l.claim), &l.claimEpoch, &l.assignedAt, instant(&l.startedAt), instant(&l.cancelAt), instant(&l.endedAt),
 		instant(&l.giveUpAt), &l.holds, instant(&l.expiresAt), instant(&l.killBy), &l.unclean,
+		&l.health.Health, &l.health.Failures, &l.health.GoodProbes, &l.health.Strikes, instant(&l.health.QuarantinedUntil),
 		&l.pool, &l.class, &l.rank, &l.budget, &l.policy.MaxAttempts, &on, &initialUS, &l.policy.Factor,
 		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.tries, &l.handBacks)
 	l.policy.On = outcomes(on)
@@ -171,19 +174,21 @@ func outcomes(words []string) []berth.Outcome {
 
 // host is what a statement after the locks reads of a host.
 type hostRow struct {
-	epoch    berth.Epoch
-	state    berth.HostState
-	draining bool
-	instance string
-	pool     berth.PoolID
-	seen     time.Time
-	now      time.Time
+	epoch berth.Epoch
+	state berth.HostState
+	// draining: its agent says so; drain: an operator asked for it.
+	draining, drain bool
+	instance        string
+	pool            berth.PoolID
+	seen            time.Time
+	now             time.Time
 }
 
 func (t *tx) host(id berth.HostID) (hostRow, error) {
 	h, ok, err := first(t, func(row pgx.CollectableRow) (h hostRow, err error) {
-		return h, row.Scan(&h.epoch, &h.state, &h.draining, &h.instance, &h.pool, instant(&h.seen), &h.now)
-	}, `SELECT epoch, state, draining, instance, pool_id, last_seen_at, berth_now() FROM hosts WHERE id = $1`, uid(id))
+		return h, row.Scan(&h.epoch, &h.state, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
+	}, `
+SELECT epoch, state, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, berth_now() FROM hosts WHERE id = $1`, uid(id))
 	if err != nil {
 		return h, err
 	}

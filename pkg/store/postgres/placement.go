@@ -71,12 +71,32 @@ func (r *round) FreeDevices(_ context.Context, limit int) ([]store.FreeDevice, e
 	if limit > 0 {
 		most = pgtype.Int8{Int64: int64(limit), Valid: true}
 	}
-	devices, err := collect(r.tx, scanFreeDevice, `
-SELECT d.id, d.host_id, d.labels, d.admin_labels, h.protocol
+	devices, err := collect(r.tx, scanFreeDevice, freeDevices+`
+  AND l.placeable = 2 ORDER BY l.device_id LIMIT $3`, uid(r.pool), r.tx.s.timings.HostOfflineAfter.Seconds(), most)
+	if err != nil || len(devices) == 0 {
+		return devices, err
+	}
+	return devices, r.addPlugins(devices)
+}
+
+// freeDevices are a pool's free devices on fresh hosts.
+const freeDevices = `
+SELECT d.id, d.host_id, d.labels, d.admin_labels, h.protocol, d.health = 'suspect'
 FROM leases l JOIN devices d ON d.id = l.device_id JOIN hosts h ON h.id = l.host_id, (SELECT berth_now() AS now OFFSET 0) n
-WHERE l.pool_id = $1 AND l.attempt_id IS NULL AND l.placeable = 2
-  AND h.state = 'online' AND NOT h.draining AND h.last_seen_at >= n.now - make_interval(secs => $2)
-ORDER BY l.device_id LIMIT $3`, uid(r.pool), r.tx.s.timings.HostOfflineAfter.Seconds(), most)
+WHERE l.pool_id = $1 AND l.attempt_id IS NULL AND h.state = 'online' AND NOT h.draining AND h.drain_requested_at IS NULL
+  AND h.last_seen_at >= n.now - make_interval(secs => $2)`
+
+// ProbeDevices is documented at store.Round.
+func (r *round) ProbeDevices(_ context.Context, ids []berth.DeviceID) ([]store.FreeDevice, error) {
+	if r.tx == nil {
+		return nil, errRoundOver
+	}
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	devices, err := collect(r.tx, scanFreeDevice, freeDevices+`
+  AND l.placeable >= 1 AND l.device_id = ANY ($3) ORDER BY l.device_id`,
+		uid(r.pool), r.tx.s.timings.HostOfflineAfter.Seconds(), uids(ids))
 	if err != nil || len(devices) == 0 {
 		return devices, err
 	}
@@ -86,7 +106,7 @@ ORDER BY l.device_id LIMIT $3`, uid(r.pool), r.tx.s.timings.HostOfflineAfter.Sec
 func scanFreeDevice(row pgx.CollectableRow) (d store.FreeDevice, err error) {
 	var reported, admin map[string]string
 	var protocol int
-	err = row.Scan(&d.ID, &d.Host, &reported, &admin, &protocol)
+	err = row.Scan(&d.ID, &d.Host, &reported, &admin, &protocol, &d.Suspect)
 	d.Labels = berth.MergeLabels(d.ID, reported, admin, protocol)
 	return d, err
 }
@@ -220,17 +240,17 @@ func (r *round) lock(placements []store.Placement) ([]placed, error) {
 		return k, c.Scan(&k.index, &k.number, instant(&k.giveUpAt), &k.fence, &k.correlation, &k.now)
 	}, `
 WITH asked AS MATERIALIZED (
-    SELECT * FROM unnest($2::integer[], $3::tid[], $4::uuid[], $5::bigint[], $6::uuid[], $7::uuid[])
-        AS a (i, ref, task, class, device, host)
+    SELECT * FROM unnest($2::integer[], $3::tid[], $4::uuid[], $5::bigint[], $6::uuid[], $7::uuid[], $8::smallint[])
+        AS a (i, ref, task, class, device, host, bit)
 ), tokens AS MATERIALIZED (
-    SELECT a.i, a.task, a.device, a.host, q.number, q.give_up_at
+    SELECT a.i, a.task, a.device, a.host, a.bit, q.number, q.give_up_at
     FROM asked a JOIN queue q ON q.ctid = a.ref
     WHERE q.task_id = a.task AND q.class_id = a.class
     FOR NO KEY UPDATE OF q SKIP LOCKED
 ), held AS MATERIALIZED (
     SELECT k.i, k.task, k.number, k.give_up_at, l.fence
     FROM tokens k JOIN leases l ON l.device_id = k.device
-    WHERE l.attempt_id IS NULL AND l.placeable = 2 AND l.pool_id = $1 AND l.host_id = k.host
+    WHERE l.attempt_id IS NULL AND l.placeable >= k.bit AND l.pool_id = $1 AND l.host_id = k.host
     FOR NO KEY UPDATE OF l SKIP LOCKED
 )
 SELECT h.i, h.number, h.give_up_at, h.fence + 1, t.correlation_id, n.now
@@ -241,7 +261,13 @@ FROM held h JOIN tasks t ON t.id = h.task, (SELECT berth_now() AS now OFFSET 0) 
 		mapped(tried, func(i int) pgtype.UUID { return uid(at(i).Head.Task) }),
 		mapped(tried, func(i int) int64 { return int64(at(i).Head.Class) }),
 		mapped(tried, func(i int) pgtype.UUID { return uid(at(i).Device) }),
-		mapped(tried, func(i int) pgtype.UUID { return uid(at(i).Host) }))
+		mapped(tried, func(i int) pgtype.UUID { return uid(at(i).Host) }),
+		mapped(tried, func(i int) int16 {
+			if at(i).Probe {
+				return int16(berth.PlaceProbes)
+			}
+			return int16(berth.PlaceAll)
+		}))
 	for i := range rows {
 		rows[i].p = placements[rows[i].index]
 	}

@@ -79,11 +79,11 @@ func (s *settling) run() error {
 	s.now, s.result.Epoch, s.result.Pool = h.now, s.epoch, h.pool
 	s.result.Devices, s.result.Conflicts = s.devices.ids, s.devices.conflicts
 	if _, err := s.exec(`
-UPDATE hosts SET state = 'online', draining = $2, agent_version = $3, last_seen_at = $4 WHERE id = $1`,
-		uid(s.p.Host), s.p.Draining, clean(s.p.AgentVersion), s.now); err != nil {
+UPDATE hosts SET state = 'online', draining = $2, agent_version = $3, last_seen_at = $4, protocol = $5 WHERE id = $1`,
+		uid(s.p.Host), s.p.Draining, clean(s.p.AgentVersion), s.now, max(s.p.Protocol, 1)); err != nil {
 		return err
 	}
-	for _, step := range []func() error{s.storePlugins, s.settleAttempts, s.storeDevices, s.raiseFences} {
+	for _, step := range []func() error{s.storePlugins, s.settleAttempts, s.storeDevices, s.storeConflicts, s.raiseFences} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -140,8 +140,17 @@ ORDER BY task_id, number FOR NO KEY UPDATE`, uid(s.p.Host))
 	if s.devices, err = s.matchDevices(); err != nil {
 		return err
 	}
-	_, err = s.lockFleetOf(s.p.Host, devices, func() error { return s.lockTasks(tasks) }, s.addDevices)
-	return err
+	others := slices.Concat(devices, s.devices.rivals, s.devices.former)
+	mine, err := s.lockFleetOf(s.p.Host, others, func() error { return s.lockTasks(tasks) }, s.addDevices)
+	if err != nil {
+		return err
+	}
+	for _, id := range s.devices.known {
+		if !slices.Contains(mine, id) {
+			return errStartOver // an operator moved it meanwhile
+		}
+	}
+	return nil
 }
 
 func (s *settling) holds(id berth.AttemptID, fence berth.Fence) bool {

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -20,49 +21,63 @@ type reportedDevices struct {
 	ids       []berth.DeviceID // by index of the report; "" for a conflict
 	conflicts []int
 	added     []int // indexes of those that are new
+	known     []berth.DeviceID
+	// rivals are devices of other hosts that this one reports too and that do not
+	// remember it yet; former ones remember it without reason.
+	rivals, former []berth.DeviceID
 	// clean and fences are what the agent knows of each device.
 	clean  map[berth.DeviceID]bool
 	fences map[berth.DeviceID]berth.Fence
 }
 
 // matchDevices finds the stored devices of a report: the host's own by driver
-// and hardware id; those with an id that is unique by itself on any host.
+// and hardware id; those with an id that is unique by itself on any host; and
+// those that remember this host as their rival.
 func (s *settling) matchDevices() (m reportedDevices, err error) {
 	type row struct {
-		id     berth.DeviceID
-		host   berth.HostID
-		name   hardware
-		unique bool
+		id          berth.DeviceID
+		host, rival berth.HostID
+		name        hardware
+		unique      bool
 	}
 	rows, err := collect(s.tx, func(c pgx.CollectableRow) (r row, err error) {
-		return r, c.Scan(&r.id, &r.host, &r.name.driver, &r.name.id, &r.unique)
+		return r, c.Scan(&r.id, &r.host, nullable(&r.rival), &r.name.driver, &r.name.id, &r.unique)
 	}, `
-SELECT d.id, d.host_id, d.driver, d.hardware_id, d.hardware_unique
+SELECT d.id, d.host_id, d.conflict_host_id, d.driver, d.hardware_id, d.hardware_unique
 FROM devices d JOIN (SELECT DISTINCT * FROM unnest($1::text[], $2::text[]) AS e (driver, hardware_id)) e
      ON e.driver = d.driver AND e.hardware_id = d.hardware_id
-WHERE d.host_id = $3 OR d.hardware_unique`,
+WHERE d.host_id = $3 OR d.hardware_unique
+UNION
+SELECT d.id, d.host_id, d.conflict_host_id, d.driver, d.hardware_id, d.hardware_unique FROM devices d WHERE d.conflict_host_id = $3`,
 		mapped(s.p.Devices, func(d store.ReportedDevice) string { return d.Driver }),
 		mapped(s.p.Devices, func(d store.ReportedDevice) string { return d.HardwareID }), uid(s.p.Host))
 	if err != nil {
 		return m, err
 	}
-	own, elsewhere := map[hardware]berth.DeviceID{}, map[hardware]bool{}
+	own, elsewhere := map[hardware]berth.DeviceID{}, map[hardware]row{}
 	for _, r := range rows {
-		if r.host == s.p.Host {
+		switch {
+		case r.host == s.p.Host:
 			own[r.name] = r.id
-		} else {
-			elsewhere[r.name] = true
+		case r.unique:
+			elsewhere[r.name] = r
 		}
 	}
+	rivals := map[berth.DeviceID]bool{}
 	m.clean, m.fences = map[berth.DeviceID]bool{}, map[berth.DeviceID]berth.Fence{}
 	m.ids = make([]berth.DeviceID, len(s.p.Devices))
 	for i, d := range s.p.Devices {
 		id, known := own[hardwareOf(d)]
+		rival, taken := elsewhere[hardwareOf(d)]
 		switch {
-		case known:
-		case d.HardwareUnique && elsewhere[hardwareOf(d)]:
+		case d.HardwareUnique && taken:
+			if rivals[rival.id] = true; rival.rival == "" {
+				m.rivals = append(m.rivals, rival.id)
+			}
 			m.conflicts = append(m.conflicts, i)
 			continue
+		case known:
+			m.known = append(m.known, id)
 		default:
 			id = d.ID
 			own[hardwareOf(d)] = id
@@ -72,6 +87,14 @@ WHERE d.host_id = $3 OR d.hardware_unique`,
 		m.clean[id] = d.Clean
 		m.fences[id] = max(m.fences[id], d.HighestFence)
 	}
+	for _, r := range rows {
+		if r.rival == s.p.Host && !rivals[r.id] {
+			m.former = append(m.former, r.id)
+		}
+	}
+	// What this report adds itself is new to everybody.
+	added := mapped(m.added, func(i int) berth.DeviceID { return m.ids[i] })
+	m.known = slices.DeleteFunc(m.known, func(id berth.DeviceID) bool { return slices.Contains(added, id) })
 	return m, nil
 }
 
@@ -126,15 +149,27 @@ func (s *settling) storeDevices() error {
 	}
 	reported := func(i int) store.ReportedDevice { return s.p.Devices[i] }
 	if _, err := s.exec(`
-UPDATE devices d SET present = true, name = e.name, labels = e.labels, health = e.health, updated_at = $1
-FROM (SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::text[], $4::jsonb[], $5::text[]) WITH ORDINALITY
-          AS e (id, name, labels, health, n) ORDER BY id, n DESC) e
-WHERE d.id = e.id AND (NOT d.present OR d.name <> e.name OR d.labels <> e.labels OR d.health <> e.health)`,
+UPDATE devices d SET present = true, name = e.name, labels = e.labels, hardware_unique = e.hardware_unique, updated_at = $1
+FROM (SELECT DISTINCT ON (id) * FROM unnest($2::uuid[], $3::text[], $4::jsonb[], $5::boolean[]) WITH ORDINALITY
+          AS e (id, name, labels, hardware_unique, n) ORDER BY id, n DESC) e
+WHERE d.id = e.id AND (NOT d.present OR d.name <> e.name OR d.labels <> e.labels OR d.hardware_unique <> e.hardware_unique)`,
 		s.now,
 		mapped(here, func(i int) pgtype.UUID { return uid(s.devices.ids[i]) }),
 		mapped(here, func(i int) string { return clean(reported(i).Name) }),
 		mapped(here, func(i int) string { return labelsJSON(reported(i).Labels) }),
-		mapped(here, func(i int) string { return string(healthOf(reported(i).Health)) })); err != nil {
+		mapped(here, func(i int) bool { return reported(i).HardwareUnique })); err != nil {
+		if sqlState(err) == uniqueViolation {
+			return errStartOver // another host has it as its own by now
+		}
+		return err
+	}
+	signals := map[berth.DeviceID]berth.HealthSignal{}
+	for _, i := range here {
+		if health := reported(i).Health; health.Valid() {
+			signals[s.devices.ids[i]] = berth.ProbeSignal(health)
+		}
+	}
+	if err := s.hear(s.p.Actor, s.now, signals); err != nil {
 		return err
 	}
 	if err := s.setUnclean(s.p.Actor, s.now, proved, false); err != nil {
@@ -146,11 +181,31 @@ UPDATE devices SET present = false, updated_at = $3 WHERE host_id = $1 AND prese
 	return err
 }
 
-func healthOf(h berth.Health) berth.Health {
-	if !h.Valid() {
-		return berth.HealthGood
+// storeConflicts lets the devices of other hosts that this one reports too
+// remember it, and those that it reports no more forget it. They are locked.
+func (s *settling) storeConflicts() error {
+	if len(s.devices.former) > 0 {
+		if _, err := s.exec(`
+UPDATE devices SET conflict_host_id = NULL, updated_at = $3 WHERE id = ANY ($2) AND conflict_host_id = $1`,
+			uid(s.p.Host), uids(s.devices.former), s.now); err != nil {
+			return err
+		}
 	}
-	return h
+	if len(s.devices.rivals) == 0 {
+		return nil
+	}
+	changed, err := collect(s.tx, column[berth.DeviceID], `
+UPDATE devices SET conflict_host_id = $1, updated_at = $3
+WHERE id = ANY ($2) AND conflict_host_id IS NULL AND host_id <> $1 AND hardware_unique RETURNING id`,
+		uid(s.p.Host), uids(s.devices.rivals), s.now)
+	if err != nil {
+		return err
+	}
+	return s.auditEvents(mapped(unique(changed), func(id berth.DeviceID) berth.AuditEvent {
+		return berth.AuditEvent{
+			At: s.now, Actor: s.p.Actor, Action: berth.AuditDeviceConflict, TargetKind: "device", TargetID: string(id), Host: s.p.Host,
+		}
+	}))
 }
 
 // labelsJSON writes labels for a jsonb column, which refuses NUL.

@@ -23,8 +23,17 @@ func audit(t *tx, actor berth.Actor, tr berth.Transition) error {
 
 // auditAct writes the row of an administrative act on a thing that is no task.
 func auditAct(t *tx, actor berth.Actor, action berth.AuditAction, kind, id string) error {
-	return t.execOne(insertAudit, micros(t.now), actor.Kind, actor.ID, actor.RequestID, action, kind, id,
-		nil, nil, nil, nil, nil, nil, nil, nil)
+	return auditEvent(t, berth.AuditEvent{Actor: actor, Action: action, TargetKind: kind, TargetID: id})
+}
+
+// auditEvent writes the row of an act that has more to say; it happens now.
+func auditEvent(t *tx, e berth.AuditEvent) error {
+	var number any
+	if e.Number != 0 {
+		number = e.Number
+	}
+	return t.execOne(insertAudit, micros(t.now), e.Actor.Kind, e.Actor.ID, e.Actor.RequestID, e.Action, e.TargetKind, e.TargetID,
+		null(e.Attempt), number, null(e.Device), null(e.Host), null(e.From), null(e.To), null(e.Outcome), null(e.Reason))
 }
 
 // ListAudit implements store.Fleet.

@@ -70,15 +70,19 @@ func (s *Store) ListPools(ctx context.Context, p store.Page) (pools []berth.Pool
 }
 
 const deviceSelect = `SELECT d.id, d.host_id, h.name, d.pool_id, p.name, d.driver, d.hardware_id, d.hardware_unique, d.name,
-	d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id, d.created_at, d.updated_at, h.protocol
+	d.labels, d.admin_labels, d.present, d.health, d.admin_state, d.unclean, l.fence, l.attempt_id, l.task_id, d.created_at, d.updated_at, h.protocol,
+	d.failures, d.good_probes, d.strikes, d.quarantined_until, d.admin_note, d.conflict_host_id
 	FROM devices d JOIN hosts h ON h.id = d.host_id JOIN pools p ON p.id = d.pool_id JOIN leases l ON l.device_id = d.id`
 
 func scanDevice(r row) (d berth.Device, err error) {
 	var reported, admin map[string]string
 	var protocol int
+	record := &d.HealthRecord
 	err = r.Scan(&d.ID, &d.Host, &d.HostName, &d.Pool, &d.PoolName, &d.Driver, &d.HardwareID, &d.HardwareUnique, &d.Name,
 		fromJSON(&reported), fromJSON(&admin), &d.Present, &d.Health, &d.Admin, &d.Unclean, &d.Fence, opt(&d.Attempt), opt(&d.Task),
-		at(&d.CreatedAt), at(&d.UpdatedAt), &protocol)
+		at(&d.CreatedAt), at(&d.UpdatedAt), &protocol, &record.Failures, &record.GoodProbes, &record.Strikes, at(&record.QuarantinedUntil),
+		&d.AdminNote, opt(&d.ConflictHost))
+	record.Health = d.Health
 	d.Labels, d.AdminLabels = berth.MergeLabels(d.ID, reported, admin, protocol), admin
 	d.Occupancy = berth.OccupancyOf(d.Attempt, d.Unclean)
 	return d, err
@@ -87,14 +91,18 @@ func scanDevice(r row) (d berth.Device, err error) {
 // GetDevice implements store.Fleet.
 func (s *Store) GetDevice(ctx context.Context, id berth.DeviceID) (device berth.Device, err error) {
 	err = s.read(ctx, "GetDevice", func(t *tx) error {
-		var ok bool
-		device, ok, err = queryOne(t, scanDevice, deviceSelect+" WHERE d.id = ?1", id)
-		if err == nil && !ok {
-			err = notFound("device")
-		}
+		device, err = loadDevice(t, id)
 		return err
 	})
 	return device, err
+}
+
+func loadDevice(t *tx, id berth.DeviceID) (berth.Device, error) {
+	d, ok, err := queryOne(t, scanDevice, deviceSelect+" WHERE d.id = ?1", id)
+	if err == nil && !ok {
+		err = notFound("device")
+	}
+	return d, err
 }
 
 // ListDevices implements store.Fleet.

@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -12,19 +10,20 @@ import (
 
 // hostRow is what agent calls are judged by.
 type hostRow struct {
-	id       berth.HostID
-	pool     berth.PoolID
-	state    berth.HostState
-	draining bool
-	epoch    berth.Epoch
-	instance string
-	seen     time.Time
+	id    berth.HostID
+	pool  berth.PoolID
+	state berth.HostState
+	// draining: its agent says so; drain: an operator asked for it.
+	draining, drain bool
+	epoch           berth.Epoch
+	instance        string
+	seen            time.Time
 }
 
-const hostRowSelect = "SELECT id, pool_id, state, draining, epoch, instance, last_seen_at FROM hosts"
+const hostRowSelect = "SELECT id, pool_id, state, draining, drain_requested_at IS NOT NULL, epoch, instance, last_seen_at FROM hosts"
 
 func scanHostRow(r row) (h hostRow, err error) {
-	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.epoch, &h.instance, at(&h.seen))
+	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.drain, &h.epoch, &h.instance, at(&h.seen))
 }
 
 // loadHostRow reads a host that is not revoked.
@@ -71,9 +70,9 @@ func scanAxes(r row) (d deviceAxes, err error) {
 // judgePlaceable sets the placeable number of each of the host's devices to
 // what its axes and the host now say.
 func judgePlaceable(t *tx, id berth.HostID) error {
-	h, err := loadHostRow(t, id)
-	if err != nil {
-		return err
+	h, ok, err := queryOne(t, scanHostRow, hostRowSelect+" WHERE id = ?1", id) // a revoked one too
+	if err != nil || !ok {
+		return orElse(err, "host %s of a device is not there", id)
 	}
 	devices, err := queryAll(t, scanAxes, `SELECT d.id, d.present, d.health, d.admin_state, d.unclean, l.placeable
 		FROM devices d JOIN leases l ON l.device_id = d.id WHERE d.host_id = ?1 ORDER BY d.id`, id)
@@ -81,7 +80,7 @@ func judgePlaceable(t *tx, id berth.HostID) error {
 		return err
 	}
 	for _, d := range devices {
-		want := berth.PlaceableOf(d.present, d.health, d.admin, d.unclean, h.state, h.draining)
+		want := berth.PlaceableOf(d.present, d.health, d.admin, d.unclean, h.state, h.draining || h.drain)
 		if want == d.placeable {
 			continue
 		}
@@ -95,36 +94,39 @@ func judgePlaceable(t *tx, id berth.HostID) error {
 	return nil
 }
 
+// clearPlaceable lets nobody be placed on a host's devices.
+func clearPlaceable(t *tx, host berth.HostID) error {
+	_, err := t.exec("UPDATE leases SET placeable = ?2 WHERE host_id = ?1 AND placeable <> ?2", host, berth.PlaceNothing)
+	return err
+}
+
 // Heartbeat implements store.Agents.
 func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res store.HeartbeatResult, err error) {
+	signals := map[berth.DeviceID]berth.HealthSignal{}
+	for id, health := range p.Health {
+		if health.Valid() {
+			signals[id] = berth.ProbeSignal(health)
+		}
+	}
 	err = s.write(ctx, "Heartbeat", func(t *tx) error {
 		h, err := callingHost(t, p.AgentCall)
 		if err != nil {
 			return err
 		}
-		res.Resync = h.state != berth.HostOnline
+		res.Resync, res.Drain = h.state != berth.HostOnline, h.drain
 		if err := t.execOne("UPDATE hosts SET last_seen_at = ?2, draining = ?3 WHERE id = ?1", h.id, micros(t.now), p.Draining); err != nil {
 			return err
 		}
-		changed := p.Draining != h.draining
-		for _, id := range slices.Sorted(maps.Keys(p.Health)) {
-			health := p.Health[id]
-			if !health.Valid() {
-				continue
-			}
-			n, err := t.exec("UPDATE devices SET health = ?3, updated_at = ?4 WHERE id = ?1 AND host_id = ?2 AND health <> ?3",
-				id, h.id, health, micros(t.now))
-			if err != nil {
-				return err
-			}
-			changed = changed || n > 0
-		}
-		if !changed {
-			return nil
+		changed, err := hear(t, p.Actor, h.id, signals)
+		if err != nil || !changed && p.Draining == h.draining {
+			return err
 		}
 		return judgePlaceable(t, h.id)
 	})
-	return res, err
+	if err != nil {
+		return store.HeartbeatResult{}, err
+	}
+	return res, nil
 }
 
 // CleanDevice implements store.Agents.
@@ -163,6 +165,7 @@ func markClean(t *tx, actor berth.Actor, device berth.DeviceID) (bool, error) {
 }
 
 const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,
+	h.drain_requested_at, h.protocol,
 	(SELECT json_group_array(json_object('name', x.name, 'version', x.version)) FROM
 		(SELECT name, version FROM host_plugins WHERE host_id = h.id ORDER BY name, version) x),
 	(SELECT count(*) FROM devices d WHERE d.host_id = h.id),
@@ -171,7 +174,7 @@ const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining,
 
 func scanHost(r row) (h berth.Host, err error) {
 	err = r.Scan(&h.ID, &h.Name, &h.Pool, &h.PoolName, &h.State, &h.Draining, &h.Epoch, &h.AgentVersion, at(&h.LastSeenAt), at(&h.EnrolledAt),
-		fromJSON(&h.Plugins), &h.Devices, &h.Held)
+		at(&h.DrainRequestedAt), &h.Protocol, fromJSON(&h.Plugins), &h.Devices, &h.Held)
 	if len(h.Plugins) == 0 {
 		h.Plugins = nil
 	}

@@ -18,23 +18,37 @@ func freeLease(t *tx, actor berth.Actor, a attempt, e ending) error {
 		return err
 	}
 	hintOf(t, store.HintWork, a.task.pool)
-	if e.proved {
-		if changed, err := markClean(t, actor, a.Device); err != nil || !changed {
+	judge, err := markDevice(t, actor, a, e)
+	if err != nil {
+		return err
+	}
+	if signal, ok := berth.SignalOf(e.outcome, e.by, a.State.Started()); ok {
+		changed, err := hear(t, actor, a.Host, map[berth.DeviceID]berth.HealthSignal{a.Device: signal})
+		if err != nil {
 			return err
 		}
-		return judgePlaceable(t, a.Host)
+		judge = judge || changed
 	}
-	if !e.unclean {
+	if !judge {
 		return nil
+	}
+	return judgePlaceable(t, a.Host)
+}
+
+// markDevice marks the device of an ended attempt unclean, or ends that mark,
+// and reports whether it changed.
+func markDevice(t *tx, actor berth.Actor, a attempt, e ending) (changed bool, err error) {
+	switch {
+	case e.proved:
+		return markClean(t, actor, a.Device)
+	case !e.unclean:
+		return false, nil
 	}
 	n, err := t.exec("UPDATE devices SET unclean = 1, updated_at = ?2 WHERE id = ?1 AND unclean = 0", a.Device, micros(t.now))
 	if err != nil || n == 0 {
-		return err
+		return false, err
 	}
-	if _, err := t.exec("UPDATE leases SET placeable = ?2 WHERE device_id = ?1", a.Device, berth.PlaceNothing); err != nil {
-		return err
-	}
-	return auditAct(t, actor, berth.AuditDeviceUnclean, "device", string(a.Device))
+	return true, auditAct(t, actor, berth.AuditDeviceUnclean, "device", string(a.Device))
 }
 
 // extend gives the attempt's lease a fresh TTL.

@@ -106,6 +106,25 @@ func (r *round) FreeDevices(ctx context.Context, limit int) ([]store.FreeDevice,
 	if limit <= 0 {
 		limit = -1 // SQLite's word for no limit
 	}
+	return r.freeDevices(hosts, `l.pool_id = ?1 AND l.attempt_id IS NULL AND l.placeable = ?2 AND d.host_id IN (SELECT value FROM json_each(?3))
+		ORDER BY l.device_id LIMIT ?4`, r.pool, berth.PlaceAll, list(hosts), limit)
+}
+
+// ProbeDevices implements store.Round.
+func (r *round) ProbeDevices(ctx context.Context, ids []berth.DeviceID) ([]store.FreeDevice, error) {
+	if err := r.in(ctx); err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	hosts, err := r.freshHosts()
+	if err != nil || len(hosts) == 0 {
+		return nil, err
+	}
+	return r.freeDevices(hosts, `l.pool_id = ?1 AND l.attempt_id IS NULL AND l.placeable >= ?2 AND d.host_id IN (SELECT value FROM json_each(?3))
+		AND l.device_id IN (SELECT value FROM json_each(?4)) ORDER BY l.device_id`, r.pool, berth.PlaceProbes, list(hosts), list(ids))
+}
+
+// freeDevices reads devices of hosts with what is enabled there.
+func (r *round) freeDevices(hosts []berth.HostID, where string, args ...any) ([]store.FreeDevice, error) {
 	plugins, err := r.enabledPlugins(hosts)
 	if err != nil {
 		return nil, err
@@ -113,18 +132,16 @@ func (r *round) FreeDevices(ctx context.Context, limit int) ([]store.FreeDevice,
 	return queryAll(r.tx, func(row row) (d store.FreeDevice, err error) {
 		var reported, admin map[string]string
 		var protocol int
-		err = row.Scan(&d.ID, &d.Host, fromJSON(&reported), fromJSON(&admin), &protocol)
+		err = row.Scan(&d.ID, &d.Host, fromJSON(&reported), fromJSON(&admin), &protocol, &d.Suspect)
 		d.Labels, d.Plugins = berth.MergeLabels(d.ID, reported, admin, protocol), plugins[d.Host]
 		return d, err
-	}, `SELECT l.device_id, d.host_id, d.labels, d.admin_labels, h.protocol
-		FROM leases l JOIN devices d ON d.id = l.device_id JOIN hosts h ON h.id = d.host_id
-		WHERE l.pool_id = ?1 AND l.attempt_id IS NULL AND l.placeable = ?2 AND d.host_id IN (SELECT value FROM json_each(?3))
-		ORDER BY l.device_id LIMIT ?4`, r.pool, berth.PlaceAll, list(hosts), limit)
+	}, `SELECT l.device_id, d.host_id, d.labels, d.admin_labels, h.protocol, d.health = 'suspect'
+		FROM leases l JOIN devices d ON d.id = l.device_id JOIN hosts h ON h.id = d.host_id WHERE `+where, args...)
 }
 
 // freshHosts lists the pool's hosts on which work may be placed now.
 func (r *round) freshHosts() (fresh []berth.HostID, err error) {
-	hosts, err := queryAll(r.tx, scanHostRow, hostRowSelect+" WHERE pool_id = ?1 AND state = 'online' AND draining = 0", r.pool)
+	hosts, err := queryAll(r.tx, scanHostRow, hostRowSelect+" WHERE pool_id = ?1 AND state = 'online' AND draining = 0 AND drain_requested_at IS NULL", r.pool)
 	if err != nil {
 		return nil, err
 	}
@@ -216,9 +233,13 @@ func (r *round) Apply(ctx context.Context, placements []store.Placement) (placed
 // had any more.
 func (r *round) place(p store.Placement) (tr berth.Transition, ok bool, err error) {
 	t := r.tx
+	least := berth.PlaceAll
+	if p.Probe {
+		least = berth.PlaceProbes
+	}
 	fence, ok, err := queryOne(t, scanInt, `SELECT fence FROM leases
-		WHERE device_id = ?1 AND host_id = ?2 AND pool_id = ?3 AND attempt_id IS NULL AND placeable = ?4`,
-		p.Device, p.Host, r.pool, berth.PlaceAll)
+		WHERE device_id = ?1 AND host_id = ?2 AND pool_id = ?3 AND attempt_id IS NULL AND placeable >= ?4`,
+		p.Device, p.Host, r.pool, least)
 	if err != nil || !ok {
 		return tr, false, err
 	}

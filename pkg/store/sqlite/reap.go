@@ -99,7 +99,7 @@ func (s *Store) MarkSilentHosts(ctx context.Context, actor berth.Actor, limit in
 }
 
 func takeOffline(t *tx, actor berth.Actor, host berth.HostID) error {
-	if _, err := t.exec("UPDATE leases SET placeable = ?2 WHERE host_id = ?1 AND placeable <> ?2", host, berth.PlaceNothing); err != nil {
+	if err := clearPlaceable(t, host); err != nil {
 		return err
 	}
 	if err := t.execOne("UPDATE hosts SET state = ?2 WHERE id = ?1", host, berth.HostOffline); err != nil {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -50,8 +51,8 @@ func raiseEpoch(t *tx, p store.SyncParams) (berth.Epoch, error) {
 
 // settle is the second transaction of a sync.
 func settle(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) error {
-	if err := t.execOne("UPDATE hosts SET state = ?2, last_seen_at = ?3, agent_version = ?4, draining = ?5 WHERE id = ?1",
-		h.id, berth.HostOnline, micros(t.now), p.AgentVersion, p.Draining); err != nil {
+	if err := t.execOne("UPDATE hosts SET state = ?2, last_seen_at = ?3, agent_version = ?4, draining = ?5, protocol = ?6 WHERE id = ?1",
+		h.id, berth.HostOnline, micros(t.now), p.AgentVersion, p.Draining, max(p.Protocol, 1)); err != nil {
 		return err
 	}
 	var err error
@@ -104,39 +105,78 @@ func scanPluginVersion(r row) (v berth.PluginVersion, err error) {
 func syncDevices(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) (clean map[berth.DeviceID]bool, err error) {
 	clean = map[berth.DeviceID]bool{}
 	seen := make([]berth.DeviceID, 0, len(p.Devices))
+	signals := map[berth.DeviceID]berth.HealthSignal{}
+	var rivals []berth.DeviceID
 	for i, d := range p.Devices {
+		rival, err := rivalOf(t, h, d)
+		if err != nil {
+			return nil, err
+		}
+		if rival != "" {
+			rivals = append(rivals, rival)
+			res.Devices, res.Conflicts = append(res.Devices, ""), append(res.Conflicts, i)
+			continue
+		}
 		id, err := syncDevice(t, p, h, d)
 		if err != nil {
 			return nil, err
 		}
 		res.Devices = append(res.Devices, id)
-		if id == "" {
-			res.Conflicts = append(res.Conflicts, i)
-			continue
-		}
 		seen = append(seen, id)
 		clean[id] = d.Clean
-	}
-	_, err = t.exec(`UPDATE devices SET present = 0, updated_at = ?3
-		WHERE host_id = ?1 AND present = 1 AND id NOT IN (SELECT value FROM json_each(?2))`, h.id, list(seen), micros(t.now))
-	return clean, err
-}
-
-// syncDevice stores one reported device and returns its id, "" when its unique
-// hardware belongs to another host.
-func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (berth.DeviceID, error) {
-	if d.HardwareUnique {
-		n, _, err := queryOne(t, scanInt, `SELECT count(*) FROM devices
-			WHERE driver = ?1 AND hardware_id = ?2 AND hardware_unique = 1 AND host_id <> ?3`, d.Driver, d.HardwareID, h.id)
-		if err != nil || n > 0 {
-			return "", err
+		if d.Health.Valid() {
+			signals[id] = berth.ProbeSignal(d.Health)
 		}
 	}
+	if _, err := hear(t, p.Actor, h.id, signals); err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(`UPDATE devices SET present = 0, updated_at = ?3
+		WHERE host_id = ?1 AND present = 1 AND id NOT IN (SELECT value FROM json_each(?2))`, h.id, list(seen), micros(t.now)); err != nil {
+		return nil, err
+	}
+	return clean, syncConflicts(t, p.Actor, h.id, rivals)
+}
+
+// rivalOf is another host's device of the same unique hardware, "" for none.
+func rivalOf(t *tx, h hostRow, d store.ReportedDevice) (berth.DeviceID, error) {
+	if !d.HardwareUnique {
+		return "", nil
+	}
+	id, _, err := queryOne(t, scanText, `SELECT id FROM devices
+		WHERE driver = ?1 AND hardware_id = ?2 AND hardware_unique = 1 AND host_id <> ?3`, d.Driver, d.HardwareID, h.id)
+	return berth.DeviceID(id), err
+}
+
+// syncConflicts lets the devices of other hosts that this one reports too
+// remember it, and those that it reports no more forget it.
+func syncConflicts(t *tx, actor berth.Actor, host berth.HostID, rivals []berth.DeviceID) error {
+	if _, err := t.exec(`UPDATE devices SET conflict_host_id = NULL, updated_at = ?3
+		WHERE conflict_host_id = ?1 AND id NOT IN (SELECT value FROM json_each(?2))`, host, list(rivals), micros(t.now)); err != nil {
+		return err
+	}
+	slices.Sort(rivals)
+	for _, id := range slices.Compact(rivals) {
+		n, err := t.exec("UPDATE devices SET conflict_host_id = ?2, updated_at = ?3 WHERE id = ?1 AND conflict_host_id IS NULL", id, host, micros(t.now))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			continue
+		}
+		if err := auditEvent(t, berth.AuditEvent{
+			Actor: actor, Action: berth.AuditDeviceConflict, TargetKind: "device", TargetID: string(id), Host: host,
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// syncDevice stores one reported device and returns its id.
+func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (berth.DeviceID, error) {
 	if d.Labels == nil {
 		d.Labels = map[string]string{}
-	}
-	if !d.Health.Valid() {
-		d.Health = berth.HealthGood
 	}
 	labels := jsonText(d.Labels)
 	known, ok, err := queryOne(t, scanText, "SELECT id FROM devices WHERE host_id = ?1 AND driver = ?2 AND hardware_id = ?3", h.id, d.Driver, d.HardwareID)
@@ -147,9 +187,9 @@ func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (b
 	if !ok {
 		return d.ID, newDevice(t, h, d, labels)
 	}
-	_, err = t.exec(`UPDATE devices SET name = ?2, labels = ?3, health = ?4, hardware_unique = ?5, present = 1, updated_at = ?6
-		WHERE id = ?1 AND (present, name, labels, health, hardware_unique) <> (1, ?2, ?3, ?4, ?5)`,
-		id, d.Name, labels, d.Health, d.HardwareUnique, micros(t.now))
+	_, err = t.exec(`UPDATE devices SET name = ?2, labels = ?3, hardware_unique = ?4, present = 1, updated_at = ?5
+		WHERE id = ?1 AND (present, name, labels, hardware_unique) <> (1, ?2, ?3, ?4)`,
+		id, d.Name, labels, d.HardwareUnique, micros(t.now))
 	if err != nil {
 		return "", err
 	}
@@ -164,9 +204,9 @@ func syncDevice(t *tx, p store.SyncParams, h hostRow, d store.ReportedDevice) (b
 }
 
 func newDevice(t *tx, h hostRow, d store.ReportedDevice, labels string) error {
-	err := t.execOne(`INSERT INTO devices (id, host_id, pool_id, driver, hardware_id, hardware_unique, name, labels, health, created_at, updated_at)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)`,
-		d.ID, h.id, h.pool, d.Driver, d.HardwareID, d.HardwareUnique, d.Name, labels, d.Health, micros(t.now))
+	err := t.execOne(`INSERT INTO devices (id, host_id, pool_id, driver, hardware_id, hardware_unique, name, labels, created_at, updated_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9)`,
+		d.ID, h.id, h.pool, d.Driver, d.HardwareID, d.HardwareUnique, d.Name, labels, micros(t.now))
 	if err != nil {
 		return err
 	}
