@@ -116,7 +116,7 @@ func negotiate(offered []int) (int, error) {
 		Status: http.StatusUnprocessableEntity, Code: protocol.CodeUnsupported, Title: "Protocol not supported",
 		Detail: fmt.Sprintf("The agent offers protocol %s; this server speaks %s.", versions(offered), versions(protocol.Versions())),
 		Remedy: "Bring agent and server to neighbouring releases.",
-		Err: berth.ErrInvalid,
+		Err:    berth.ErrInvalid,
 	}
 }
 

@@ -5,14 +5,17 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -39,11 +42,18 @@ type Config struct {
 	Version string
 	// StopWithin bounds handing in what there is at the end; default 10 s.
 	StopWithin time.Duration
-	// HTTP is the client to use; nil makes one. It must not have a Timeout:
-	// claims are long polls.
+	// HTTP is the client to use; nil makes two, so that uploads cannot hold up
+	// renewals. It must not have a Timeout: claims are long polls.
 	HTTP *http.Client
 	// Clock measures leases; nil: BootClock.
 	Clock Clock
+	// Wall is the machine's clock, for assertions alone; nil: time.Now.
+	Wall func() time.Time
+	// MinFree is the room in StateDir, in bytes, below which no attempts are
+	// taken; default 16 MiB.
+	MinFree int64
+	// Metrics may be nil.
+	Metrics *Metrics
 	// Logger gets ids and codes only.
 	Logger *zap.Logger
 }
@@ -55,24 +65,37 @@ type Agent struct {
 	clock    Clock
 	api      *api
 	journal  *Journal
+	metrics  *Metrics
 	id       hostIdentity
 	instance string
 
-	resync chan struct{} // asks for a sync
-	synced chan struct{} // closed after the first sync
+	resync  chan struct{} // asks for a sync
+	synced  chan struct{} // closed after the first sync
+	beatNow chan struct{} // asks for a heartbeat
+	// surveying is held during a survey: the drivers are asked one at a time.
+	surveying sync.Mutex
+	// claiming is held during a claim; it guards claimID, which stays the same
+	// until its answer came.
+	claiming sync.Mutex
+	claimID  string
 	// starts is held for reading while a start is asked for, and for writing
 	// during a sync: the server ends as lost what runs and is not in the sync's
 	// list of what is held, so nothing may start between the two.
 	starts sync.RWMutex
 
-	mu       sync.Mutex
-	settings protocol.Settings
-	devices  map[berth.DeviceID]*device
-	byKey    map[string]*device
-	reported string // what the last sync reported of the devices
-	holds    map[berth.AttemptID]*hold
-	ready    bool
-	work     sync.WaitGroup
+	mu        sync.Mutex
+	settings  protocol.Settings
+	version   int           // of the protocol, as the last sync settled
+	beatEvery time.Duration // as the last heartbeat's answer says; 0: as settings say
+	devices   map[berth.DeviceID]*device
+	byKey     map[string]*device
+	seen      inventory
+	reported  string // what the last sync reported of the devices
+	holds     map[berth.AttemptID]*hold
+	drains    map[drain]bool
+	drainTurn chan struct{} // closed when the agent begins or ends to drain
+	ready     bool
+	work      sync.WaitGroup
 }
 
 // New makes an agent. It reads the state directory and talks to nobody.
@@ -86,8 +109,11 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.StopWithin <= 0 {
 		cfg.StopWithin = 10 * time.Second
 	}
-	if cfg.HTTP == nil {
-		cfg.HTTP = &http.Client{}
+	if cfg.Wall == nil {
+		cfg.Wall = time.Now
+	}
+	if cfg.MinFree <= 0 {
+		cfg.MinFree = minFree
 	}
 	cfg.Server = strings.TrimRight(cfg.Server, "/")
 	if !strings.HasPrefix(cfg.Server, "https://") && !strings.HasPrefix(cfg.Server, "http://") {
@@ -100,23 +126,40 @@ func New(cfg Config) (*Agent, error) {
 	}
 	cfg.StateDir = dir
 	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "runs"), 0o700); err != nil {
-		return nil, fmt.Errorf("state directory: %w", err)
+		return nil, storageFault(cfg.StateDir, err)
 	}
 	journal, err := OpenJournal(cfg.StateDir)
 	if err != nil {
-		return nil, err
+		return nil, storageFault(cfg.StateDir, err)
 	}
 	return &Agent{
 		cfg: cfg, log: cfg.Logger, clock: cfg.Clock, journal: journal,
-		api:      &api{base: cfg.Server, http: cfg.HTTP},
-		instance: rand.Text(),
-		resync:   make(chan struct{}, 1),
-		synced:   make(chan struct{}),
-		devices:  map[berth.DeviceID]*device{},
-		byKey:    map[string]*device{},
-		holds:    map[berth.AttemptID]*hold{},
-		settings: defaultSettings(),
+		api:       newAPI(cfg),
+		metrics:   cfg.Metrics,
+		instance:  rand.Text(),
+		resync:    make(chan struct{}, 1),
+		synced:    make(chan struct{}),
+		beatNow:   make(chan struct{}, 1),
+		claimID:   uuid.NewString(),
+		version:   protocol.Version,
+		devices:   map[berth.DeviceID]*device{},
+		byKey:     map[string]*device{},
+		holds:     map[berth.AttemptID]*hold{},
+		drains:    map[drain]bool{},
+		drainTurn: make(chan struct{}),
+		settings:  defaultSettings(),
 	}, nil
+}
+
+// storageFault says what to do about a state directory that cannot be used.
+func storageFault(dir string, err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("the state directory %s is full: free space there and start again: %w", dir, err)
+	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the state directory %s cannot be written: give it to the user that runs this, or pass another with --state-dir: %w", dir, err)
+	}
+	return fmt.Errorf("state directory: %w", err)
 }
 
 // defaultSettings hold until the first sync tells the installation's.
@@ -145,14 +188,35 @@ func (a *Agent) setReady(ok bool) {
 	a.ready = ok
 }
 
-// Run enrols if need be, syncs, and works until ctx ends; then it releases what
-// had not started, kills what runs, hands in all it can within StopWithin and
-// returns nil. An error means that this agent may not go on: a newer one of the
+// Condition is a code that says why the agent cannot do its work just now, or
+// "": ConditionUnreachable or ConditionStorage.
+func (a *Agent) Condition() string {
+	switch {
+	case !a.Ready():
+		return ConditionUnreachable
+	case a.storageFull():
+		return ConditionStorage
+	}
+	return ""
+}
+
+// The conditions of an agent.
+const (
+	// ConditionUnreachable: the last sync or heartbeat was not answered.
+	ConditionUnreachable = "server_unreachable"
+	// ConditionStorage: the state directory takes nothing more.
+	ConditionStorage = "state_dir_full"
+)
+
+// Run enrols if need be, syncs, and works until ctx ends; then it drains, and
+// ends what runs too: it releases what had not started, kills what runs, hands
+// in all it can within StopWithin and returns nil. An error means that this agent may not go on: a newer one of the
 // host runs (berth.ErrStaleEpoch), or the server refuses what it reports. A host
 // whose key is refused (it was revoked, or its clock is wrong) keeps asking and
 // is not Ready.
 func (a *Agent) Run(ctx context.Context) error {
 	defer func() { _ = a.journal.Close() }()
+	defer a.api.close()
 	if err := a.identify(ctx); err != nil {
 		return stopped(ctx, err)
 	}
@@ -162,6 +226,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	loops, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
+	a.survey(loops, firstSurvey)
 	if err := a.sync(loops); err != nil {
 		return stopped(ctx, err)
 	}
@@ -170,8 +235,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.resumeFinished(holdCtx)
 
 	var wg sync.WaitGroup
+	a.poke() // whether to drain
 	wg.Go(func() { a.claimLoop(loops, holdCtx) })
 	wg.Go(func() { a.heartbeatLoop(loops) })
+	wg.Go(func() { a.surveyLoop(loops) })
+	wg.Go(func() { a.storageLoop(loops) })
 	wg.Go(func() {
 		if err := a.syncLoop(loops); err != nil {
 			stop(err)
@@ -186,8 +254,14 @@ func (a *Agent) Run(ctx context.Context) error {
 
 	<-loops.Done()
 	cause := context.Cause(loops)
+	a.setDrain(drainStopping, true)
 	wg.Wait()
+	var last sync.WaitGroup
+	if !errors.Is(cause, berth.ErrStaleEpoch) {
+		last.Go(func() { a.sayStopping(holdCtx) })
+	}
 	a.stopHolds(cause, endHolds)
+	last.Wait()
 	stopKeeping()
 	keepers.Wait()
 	a.setReady(false)
@@ -257,7 +331,7 @@ func (a *Agent) identify(ctx context.Context) error {
 		return err
 	}
 	a.id = id
-	a.api.signer = func(context.Context) (string, error) { return signAssertion(id) }
+	a.api.id = &id
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
@@ -21,14 +23,49 @@ import (
 
 // api speaks pkg/protocol with the server as one host.
 type api struct {
-	base   string
-	http   *http.Client
-	signer func(ctx context.Context) (assertion string, err error) // nil before enrolment
+	base string
+	http *http.Client
+	// bulk is for uploads: on a connection of their own they cannot hold up
+	// renewals.
+	bulk    *http.Client
+	own     bool // the clients are this api's
+	clock   Clock
+	wall    func() time.Time
+	log     *zap.Logger
+	metrics *Metrics
+	id      *hostIdentity // nil before enrolment
 
 	mu     sync.Mutex
 	token  string
-	expiry time.Time
+	expiry time.Duration // by clock
 	epoch  berth.Epoch
+	// skew is the server's clock less this machine's, where that matters.
+	skew time.Duration
+}
+
+func newAPI(cfg Config) *api {
+	a := &api{base: cfg.Server, http: cfg.HTTP, bulk: cfg.HTTP, clock: cfg.Clock, wall: cfg.Wall, log: cfg.Logger, metrics: cfg.Metrics}
+	if cfg.HTTP == nil {
+		a.own = true
+		a.http, a.bulk = newClient(), newClient()
+	}
+	return a
+}
+
+func newClient() *http.Client {
+	t, ok := http.DefaultTransport.(*http.Transport)
+	if !ok {
+		return &http.Client{}
+	}
+	return &http.Client{Transport: t.Clone()}
+}
+
+// close lets go of idle connections.
+func (a *api) close() {
+	if a.own {
+		a.http.CloseIdleConnections()
+		a.bulk.CloseIdleConnections()
+	}
 }
 
 // apiError is the server's answer that something was not done. Its text has
@@ -61,6 +98,9 @@ func isCode(err error, code string) bool {
 
 // permanent reports whether repeating the call cannot help.
 func permanent(err error) bool {
+	if errors.Is(err, errProtocol) {
+		return true
+	}
 	var e *apiError
 	if !errors.As(err, &e) {
 		return false // no answer: the network, or a time-out
@@ -73,6 +113,7 @@ type callOptions struct {
 	timeout   time.Duration // 0: defaultRequestTimeout
 	header    map[string]string
 	body      func() (io.ReadCloser, int64, error) // instead of JSON
+	date      *string                              // gets the answer's Date
 }
 
 // defaultRequestTimeout bounds a request until sync tells the server's value.
@@ -110,7 +151,11 @@ func (a *api) once(ctx context.Context, method, path string, in, out any, opt ca
 			req.Header.Set(protocol.HeaderEpoch, strconv.FormatInt(int64(e), 10))
 		}
 	}
-	res, err := a.http.Do(req)
+	client := a.http
+	if opt.body != nil {
+		client = a.bulk
+	}
+	res, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
@@ -118,6 +163,9 @@ func (a *api) once(ctx context.Context, method, path string, in, out any, opt ca
 		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20))
 		_ = res.Body.Close()
 	}()
+	if opt.date != nil {
+		*opt.date = res.Header.Get("Date")
+	}
 	if res.StatusCode >= 300 {
 		return problemOf(res)
 	}
@@ -168,32 +216,41 @@ func problemOf(res *http.Response) error {
 	}
 	e.Status = res.StatusCode
 	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s >= 0 {
-		e.retryAfter = time.Duration(min(s, 60)) * time.Second
+		e.retryAfter = time.Duration(min(s, int(maxPause/time.Second))) * time.Second
 	}
 	return e
+}
+
+// maxPause bounds how long an answer may ask to stay away.
+const maxPause = time.Minute
+
+// pauseAfter is how long to wait before a call that failed with err is made
+// again: what the server asked for in Retry-After, and a little more so that
+// not everybody comes back at once, else usual; never more than limit.
+func pauseAfter(err error, usual, limit time.Duration) time.Duration {
+	wait := jitter(usual, 0.2)
+	var e *apiError
+	if errors.As(err, &e) && e.retryAfter > 0 {
+		wait = max(wait, time.Duration(float64(e.retryAfter)*(1+0.2*rand.Float64())))
+	}
+	return min(wait, limit)
 }
 
 // bearer gives a token with at least half a minute to live.
 func (a *api) bearer(ctx context.Context) (string, error) {
 	a.mu.Lock()
-	token, expiry := a.token, a.expiry
+	token, left := a.token, a.expiry-a.clock()
 	a.mu.Unlock()
-	if token != "" && time.Until(expiry) > 30*time.Second {
+	if token != "" && left > 30*time.Second {
 		return token, nil
 	}
-	assertion, err := a.signer(ctx)
-	if err != nil {
-		return "", err
-	}
-	var res protocol.TokenResponse
-	err = a.once(ctx, http.MethodPost, protocol.PathToken,
-		protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: assertion}, &res, callOptions{anonymous: true})
+	res, err := a.fetchToken(ctx)
 	if err != nil {
 		return "", fmt.Errorf("access token: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.token, a.expiry = res.AccessToken, time.Now().Add(time.Duration(res.ExpiresIn)*time.Second)
+	a.token, a.expiry = res.AccessToken, a.clock()+time.Duration(res.ExpiresIn)*time.Second
 	return a.token, nil
 }
 
@@ -233,15 +290,8 @@ func retry(ctx context.Context, do func() error) error {
 		if err == nil || permanent(err) {
 			return err
 		}
-		wait := b.NextBackOff()
-		var e *apiError
-		if errors.As(err, &e) && e.retryAfter > 0 {
-			wait = min(wait+e.retryAfter, 10*time.Second)
-		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, pauseAfter(err, b.NextBackOff(), maxPause)) {
 			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(wait):
 		}
 	}
 }

@@ -1,16 +1,107 @@
 package hostagent
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/protocol"
 )
 
-// signAssertion makes the RFC 7523 assertion that proves who this host is.
-func signAssertion(id hostIdentity) (string, error) {
-	t, err := identity.NewAssertion(id.key, id.HostID, id.Audience, time.Now())
+// signAssertion makes the RFC 7523 assertion that proves who this host is, as of
+// a moment.
+func signAssertion(id *hostIdentity, at time.Time) (string, error) {
+	t, err := identity.NewAssertion(id.key, id.HostID, id.Audience, at)
 	if err != nil {
 		return "", err
 	}
 	return t.Reveal(), nil
+}
+
+// skewMatters is from where on the server's clock is followed: it takes an
+// assertion whose times are up to 30 s off, and tells whole seconds only.
+const skewMatters = 10 * time.Second
+
+// fetchToken gets an access token. A wrong clock of this machine is no hindrance:
+// where the server does not take an assertion and its Date says that the clocks
+// differ, the next one is signed by the server's clock. (Nothing else here
+// depends on the time of day.) The server alone could profit from an assertion
+// of another moment, and it has the key's public half anyway.
+func (a *api) fetchToken(ctx context.Context) (protocol.TokenResponse, error) {
+	for again := false; ; again = true {
+		a.mu.Lock()
+		skew := a.skew
+		a.mu.Unlock()
+		var res protocol.TokenResponse
+		assertion, err := signAssertion(a.id, a.wall().Add(skew))
+		if err != nil {
+			return res, err
+		}
+		sent := a.wall()
+		date, err := a.askToken(ctx, assertion, &res)
+		measured, known := skewOf(date, sent, a.wall())
+		if known {
+			a.metrics.clock(measured.Seconds())
+		}
+		var e *apiError
+		refused := errors.As(err, &e) && e.Status == http.StatusUnauthorized
+		if !refused {
+			return res, err
+		}
+		if known && (measured-skew).Abs() > skewMatters && !again {
+			a.follow(measured)
+			continue
+		}
+		if known && measured.Abs() > skewMatters {
+			return res, fmt.Errorf("this host's clock is %s the server's and its assertion was refused: set the clock, for example with `timedatectl set-ntp true`: %w", offBy(measured), err)
+		}
+		return res, fmt.Errorf("the server does not know this host's key: was the host revoked, or its state directory copied from another? %w", err)
+	}
+}
+
+// follow has assertions signed by the server's clock from now on.
+func (a *api) follow(skew time.Duration) {
+	if skew.Abs() <= skewMatters {
+		skew = 0
+	}
+	a.mu.Lock()
+	a.skew = skew
+	a.mu.Unlock()
+	if skew == 0 {
+		a.log.Info("this host's clock is right again")
+		return
+	}
+	a.log.Warn("this host's clock is "+offBy(skew)+" the server's: signing by the server's; set the clock, for example with `timedatectl set-ntp true`",
+		zap.Float64("skew_seconds", skew.Seconds()))
+}
+
+// askToken sends an assertion and returns the answer's Date.
+func (a *api) askToken(ctx context.Context, assertion string, out *protocol.TokenResponse) (date string, err error) {
+	opt := callOptions{anonymous: true, date: &date}
+	err = a.once(ctx, http.MethodPost, protocol.PathToken, protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: assertion}, out, opt)
+	return date, err
+}
+
+// skewOf is the server's clock less this machine's, from the Date of an answer
+// to a request that went out and came back at these times of this machine's
+// clock.
+func skewOf(date string, sent, came time.Time) (skew time.Duration, known bool) {
+	at, err := http.ParseTime(date)
+	if err != nil {
+		return 0, false
+	}
+	return at.Sub(sent.Add(came.Sub(sent) / 2)).Round(time.Second), true
+}
+
+// offBy says where this machine's clock is, for people.
+func offBy(skew time.Duration) string {
+	if skew > 0 {
+		return skew.String() + " behind"
+	}
+	return (-skew).String() + " ahead of"
 }

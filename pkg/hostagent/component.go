@@ -7,9 +7,9 @@ import (
 	"github.com/berth-dev/berth/pkg/daemon"
 )
 
-// CloseWithin is what the Runtime should allow for giving a device back: with
-// the default timings the work must be dead 10 s after the agent fenced itself.
-// A device that takes longer is unclean.
+// CloseWithin is what the Runtime should allow for giving a device back after
+// work that ended by itself. What the agent ends, by a fence or a cancel, has
+// the time that the installation's settings leave.
 const CloseWithin = 8 * time.Second
 
 // StopBound is what a daemon should allow for an agent's end: killing what

@@ -141,25 +141,34 @@ func TestARefusedReportIsReportedBare(t *testing.T) {
 	}
 }
 
-// A heartbeat names the healths that changed, once.
-func TestAHeartbeatTellsChangesOnly(t *testing.T) {
+// A heartbeat names every health, so that the server can count good probes; in
+// version 1 of the protocol those that changed, once.
+func TestAHeartbeatTellsHealths(t *testing.T) {
 	a := &Agent{devices: map[berth.DeviceID]*device{}, byKey: map[string]*device{}}
 	devices := []protocol.Device{
 		{Driver: "process", HardwareID: "0", Health: berth.HealthGood}, {Driver: "process", HardwareID: "1", Health: berth.HealthGood},
 	}
-	a.take(protocol.SyncResponse{Devices: []protocol.SyncedDevice{{ID: "a"}, {ID: "b"}}}, devices, make([]runtime.DeviceID, 2))
-	if got := a.changedHealths(devices); len(got) != 0 {
+	a.seen.devices = devices
+	a.take(protocol.SyncResponse{ProtocolVersion: 1, Devices: []protocol.SyncedDevice{{ID: "a"}, {ID: "b"}}}, devices, make([]runtime.DeviceID, 2))
+	if got := a.healths(); len(got) != 0 {
 		t.Errorf("after a sync: %v", got)
 	}
-	devices[1].Health = berth.HealthSuspect
+	a.seen.devices = slices.Clone(devices)
+	a.seen.devices[1].Health = berth.HealthSuspect
 	for range 2 { // until the server was told
-		if got := a.changedHealths(devices); len(got) != 1 || got["b"] != berth.HealthSuspect {
+		if got := a.healths(); len(got) != 1 || got["b"] != berth.HealthSuspect {
 			t.Errorf("changed: %v", got)
 		}
 	}
-	a.healthsTold(a.changedHealths(devices))
-	if got := a.changedHealths(devices); len(got) != 0 {
+	a.healthsTold(a.healths())
+	if got := a.healths(); len(got) != 0 {
 		t.Errorf("after it was told: %v", got)
+	}
+	a.version = 2
+	for range 2 {
+		if got := a.healths(); len(got) != 2 || got["a"] != berth.HealthGood || got["b"] != berth.HealthSuspect {
+			t.Errorf("version 2: %v", got)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -27,6 +28,8 @@ const (
 	reasonPluginMissing  = "plugin_missing"   // not provided here any more
 	reasonInvalidPayload = "invalid_payload"  // against the plugin's schema
 	reasonArtifactLost   = "artifact_refused" // the server did not take an artifact
+	reasonDraining       = "draining"         // this host takes nothing more
+	reasonJournal        = "journal_failed"   // the start could not be put on disk; nothing was done
 )
 
 // execute brings a held attempt to its end: it waits for the device, asks for
@@ -72,9 +75,9 @@ func (a *Agent) perform(h *hold) (end completion, ran bool) {
 	case startRefused:
 		return end, false
 	}
-	if err := a.journal.Append(h.record(StageStarted)); err != nil {
+	if err := a.record(h.record(StageStarted)); err != nil {
 		a.log.Error("the journal cannot be written; the attempt is not run", a.fields(h, zap.Error(err))...)
-		end = completionOf(h, failed("journal_failed"))
+		end = completionOf(h, failed(reasonJournal))
 		return end, a.finish(h, end)
 	}
 	h.setStage(StageStarted)
@@ -104,11 +107,14 @@ func (a *Agent) start(h *hold) started {
 	if h.cause() != nil {
 		return startUnasked
 	}
-	if err := a.journal.Append(h.record(StageStarting)); err != nil {
-		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", a.fields(h, zap.Error(err))...)
-		return startRefused
+	if err := a.record(h.record(StageStarting)); err != nil {
+		a.log.Error("the journal cannot be written; the attempt is handed back", a.fields(h, zap.Error(err))...)
+		h.end(errDraining)
+		return startUnasked
 	}
-	h.setStage(StageStarting)
+	if !h.asking() {
+		return startUnasked
+	}
 	var ans protocol.LeaseAnswer
 	err := retry(h.ctx, func() error {
 		a.starts.RLock()
@@ -127,7 +133,7 @@ func (a *Agent) start(h *hold) started {
 		}
 		ans = res.Items[0]
 		if ans.Status == "granted" {
-			h.extend(sent, ans.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
+			h.extend(sent, ans.LeaseLeft.Duration())
 		}
 		return nil
 	})
@@ -152,6 +158,7 @@ func (a *Agent) run(h *hold) completion {
 	res, err := a.cfg.Runtime.Run(h.ctx, runtime.RunRequest{
 		RunID: runtime.RunID(h.Attempt), DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
 		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up,
+		StopWithin: func() time.Duration { return h.stopWithin(a.clock(), a.conf()) },
 	})
 	if err != nil {
 		res = refusal(err)
@@ -163,6 +170,10 @@ func (a *Agent) run(h *hold) completion {
 	}
 	up.stop()
 	end := completionOf(h, res)
+	if !end.DeviceClean {
+		a.metrics.leftUnclean()
+		a.log.Error("the device was not given back in time; it is reported unclean", a.fields(h, zap.String("reason", end.Reason))...)
+	}
 	if end.Outcome == berth.OutcomeSucceeded {
 		return end // it was just in time
 	}
@@ -171,6 +182,8 @@ func (a *Agent) run(h *hold) completion {
 		end.Outcome, end.Reason, end.Message = berth.OutcomeInfraFailed, reasonFenced, ""
 	case errors.Is(cause, errStopping):
 		end.Outcome, end.Reason, end.Message = berth.OutcomeInfraFailed, reasonAgentStopped, ""
+	case errors.Is(cause, errUnplugged):
+		end.Outcome, end.Reason, end.Message = berth.OutcomeInfraFailed, string(runtime.CodeDeviceLost), "the device is not there any more"
 	case errors.Is(cause, errCancelled) && end.Outcome == berth.OutcomeCancelled:
 		end.Reason = berth.ReasonCancelled
 	}
@@ -198,23 +211,30 @@ func (a *Agent) finish(h *hold, end completion) bool {
 	h.setStage(StageFinished)
 	rec := h.record(StageFinished)
 	rec.Outcome, rec.Reason = end.Outcome, end.Reason
-	err := errors.Join(end.save(h.dir), a.journal.Append(rec))
+	err := end.save(h.dir)
 	if err != nil {
+		a.storageFailed(err)
+	}
+	if err = errors.Join(err, a.record(rec)); err != nil {
 		// It can still be reported by this process.
 		a.log.Error("the end of an attempt could not be journaled", a.fields(h, zap.Error(err))...)
 	}
 	return true
 }
 
-// handBack releases an attempt that was not started, when the agent stops; any
-// other end of its hold needs no answer.
+// handBack releases an attempt that was not started, when the agent stops or
+// drains; any other end of its hold needs no answer.
 func (a *Agent) handBack(h *hold) {
-	if !errors.Is(h.cause(), errStopping) {
+	reason := reasonAgentStopped
+	switch cause := h.cause(); {
+	case errors.Is(cause, errDraining):
+		reason = reasonDraining
+	case !errors.Is(cause, errStopping):
 		a.done(h, "dropped")
 		return
 	}
 	ctx := h.base
-	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reasonAgentStopped, Draining: true}
+	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reason, Draining: true}
 	var res protocol.LeaseResponse
 	err := retry(ctx, func() error {
 		return a.call(ctx, http.MethodPost, protocol.PathRelease, req, &res, a.timeout())
@@ -225,7 +245,7 @@ func (a *Agent) handBack(h *hold) {
 	}
 	if len(res.Items) == 1 && res.Items[0].Status == "started" {
 		// The start was committed and its answer lost. Nothing was done.
-		end := completionOf(h, failed(reasonAgentStopped))
+		end := completionOf(h, failed(reason))
 		a.finish(h, end)
 		a.handIn(h, end)
 		return
@@ -237,7 +257,7 @@ func (a *Agent) handBack(h *hold) {
 func (a *Agent) done(h *hold, how string) {
 	rec := h.record(StageDone)
 	rec.Reason = how
-	if err := a.journal.Append(rec); err != nil {
+	if err := a.record(rec); err != nil {
 		a.log.Error("the journal cannot be written", a.fields(h, zap.Error(err))...)
 	}
 }
@@ -248,6 +268,7 @@ func (a *Agent) drop(h *hold) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.holds, h.Attempt)
+	a.metrics.holding(len(a.holds))
 }
 
 // removeRun removes an attempt's files.
@@ -271,8 +292,10 @@ func (a *Agent) prove(h *hold, clean bool) {
 	err := retry(ctx, func() error {
 		return a.call(ctx, http.MethodPost, fill(protocol.PathClean, "id", string(h.Device)), protocol.CleanRequest{Fence: h.Fence}, nil, a.timeout())
 	})
-	if err != nil && !permanent(err) {
+	if err != nil {
+		// Sync reports it too. Where the server knows the device under another
+		// fence, its database may have been restored: then nothing else would.
 		a.log.Warn("the device could not be reported clean", a.fields(h, zap.Error(err))...)
-		a.askSync() // sync reports it too
+		a.askSync()
 	}
 }

@@ -22,6 +22,10 @@ var (
 	errCancelled = errors.New("the task was cancelled")
 	// errStopping: the agent stops.
 	errStopping = errors.New("the agent stops")
+	// errDraining: the agent takes nothing more, and this had not begun to start.
+	errDraining = errors.New("the agent drains")
+	// errUnplugged: the device is not there any more.
+	errUnplugged = errors.New("the device is gone")
 )
 
 // device is one of this host's devices as the server knows it. Its id never
@@ -49,7 +53,7 @@ type hold struct {
 
 	mu       sync.Mutex
 	stage    Stage
-	fenceAt  time.Duration // by the agent's Clock
+	leaseEnd time.Duration // by the agent's Clock
 	progress float64       // negative: nothing new
 	note     string
 }
@@ -60,21 +64,58 @@ func newHold(ctx context.Context, as protocol.Assignment, dev *device, dir strin
 	return h
 }
 
-// extend moves the fence: a lease with left to go, as answered to a request
-// that was sent at sent. It never moves back, since answers may overtake each
-// other.
-func (h *hold) extend(sent, left, margin time.Duration) {
+// extend moves the lease's end: left to go, as answered to a request that was
+// sent at sent. It never moves back, since answers may overtake each other.
+func (h *hold) extend(sent, left time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.fenceAt = max(h.fenceAt, sent+left-margin)
+	h.leaseEnd = max(h.leaseEnd, sent+left)
 }
 
-// overdue reports whether work that was started must end at now. What was not
-// started touches no device: its start asks whether the lease is alive still.
-func (h *hold) overdue(now time.Duration) bool {
+// overdue reports whether work that was started must end at now, the fence
+// margin before its lease ends. What was not started touches no device: its
+// start asks whether the lease is alive still.
+func (h *hold) overdue(now, margin time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.stage == StageStarted && now >= h.fenceAt
+	return h.stage == StageStarted && now >= h.leaseEnd-margin
+}
+
+// tooLate is for how long work is still waited for that should be dead already:
+// the machine slept, say. It was not alive meanwhile.
+const tooLate = time.Second
+
+// stopWithin is how long the work may live once it was told to end at now: until
+// the kill margin before its lease ends, and never longer than from the fence
+// to there.
+func (h *hold) stopWithin(now time.Duration, s protocol.Settings) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	usual := s.FenceMargin.Duration() - s.KillMargin.Duration()
+	if c := s.CancelWithin.Duration(); c > 0 {
+		usual = min(usual, c)
+	}
+	return max(min(usual, h.leaseEnd-s.KillMargin.Duration()-now), min(usual, tooLate))
+}
+
+// endUnasked ends the hold unless its start was asked for.
+func (h *hold) endUnasked(cause error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stage == StageClaimed {
+		h.end(cause)
+	}
+}
+
+// asking moves a hold on to StageStarting; false when it has ended.
+func (h *hold) asking() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ctx.Err() != nil {
+		return false
+	}
+	h.stage = StageStarting
+	return true
 }
 
 func (h *hold) setStage(s Stage) {

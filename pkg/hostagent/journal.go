@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -49,13 +50,22 @@ type Record struct {
 // open attempt stands. Every append is fsynced before it returns. It is safe
 // for concurrent use by one process; the Runtime's state lock keeps others out.
 type Journal struct {
-	mu     sync.Mutex
-	path   string
-	f      *os.File
-	size   int64
-	epoch  berth.Epoch
-	fences map[string]berth.Fence
-	open   map[berth.AttemptID]Record
+	mu   sync.Mutex
+	path string
+	f    *os.File
+	size int64
+	// compactAt is the size above which it is compacted.
+	compactAt int64
+	epoch     berth.Epoch
+	fences    map[string]acted
+	open      map[berth.AttemptID]Record
+}
+
+// acted is the highest fence of a device, and the attempt that it was given to;
+// "" where the journal is of an older agent.
+type acted struct {
+	fence   berth.Fence
+	attempt berth.AttemptID
 }
 
 // compactAbove is the size at which the journal is rewritten with what still
@@ -67,7 +77,7 @@ const compactAbove = 8 << 20
 func OpenJournal(dir string) (*Journal, error) {
 	j := &Journal{
 		path:   filepath.Join(dir, "journal.jsonl"),
-		fences: map[string]berth.Fence{},
+		fences: map[string]acted{},
 		open:   map[berth.AttemptID]Record{},
 	}
 	records, err := ReadJournal(dir)
@@ -78,9 +88,34 @@ func OpenJournal(dir string) (*Journal, error) {
 		j.apply(r)
 	}
 	if err := j.compact(); err != nil {
-		return nil, err
+		// A full disk keeps nobody from going on with the journal that there is.
+		if j.reopen() != nil {
+			return nil, err
+		}
 	}
 	return j, nil
+}
+
+// reopen goes on with the file that there is, cutting off a torn last line.
+func (j *Journal) reopen() error {
+	f, err := os.OpenFile(j.path, os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	b, err := io.ReadAll(f)
+	end := int64(bytes.LastIndexByte(b, '\n') + 1)
+	if err == nil {
+		err = f.Truncate(end)
+	}
+	if err == nil {
+		_, err = f.Seek(end, io.SeekStart)
+	}
+	if err != nil {
+		_ = f.Close()
+		return fmt.Errorf("journal: %w", err)
+	}
+	j.f, j.size, j.compactAt = f, end, max(compactAbove, end+compactAbove/8)
+	return nil
 }
 
 // ReadJournal returns the records of dir's journal, oldest first. A torn last
@@ -116,11 +151,11 @@ func ReadJournal(dir string) ([]Record, error) {
 // apply takes a record into the memory; j.mu is held or nobody else has j.
 func (j *Journal) apply(r Record) {
 	j.epoch = max(j.epoch, r.Epoch)
-	if r.Device != "" {
-		j.fences[r.Device] = max(j.fences[r.Device], r.Fence)
+	if top := j.fences[r.Device]; r.Device != "" && r.Fence > top.fence {
+		j.fences[r.Device] = acted{r.Fence, r.Attempt}
 	}
 	switch {
-	case r.Attempt == "":
+	case r.Attempt == "" || r.Stage == "": // an epoch, or a device's highest fence
 	case r.Stage == StageDone:
 		delete(j.open, r.Attempt)
 	default:
@@ -150,7 +185,7 @@ func (j *Journal) Append(records ...Record) error {
 	if err != nil {
 		// A torn line in the middle would make the journal unreadable.
 		if terr := j.f.Truncate(j.size); terr == nil {
-			_, _ = j.f.Seek(j.size, 0)
+			_, _ = j.f.Seek(j.size, io.SeekStart)
 		}
 		return fmt.Errorf("journal: %w", err)
 	}
@@ -158,8 +193,8 @@ func (j *Journal) Append(records ...Record) error {
 	for _, r := range records {
 		j.apply(r)
 	}
-	if j.size > compactAbove {
-		return j.compact()
+	if j.size > j.compactAt && j.compact() != nil {
+		j.compactAt = j.size + compactAbove/8 // what was appended is on disk
 	}
 	return nil
 }
@@ -175,7 +210,7 @@ func (j *Journal) compact() error {
 	now := time.Now().UTC()
 	fault := enc.Encode(Record{At: now, Epoch: j.epoch})
 	for _, d := range slices.Sorted(maps.Keys(j.fences)) {
-		fault = errors.Join(fault, enc.Encode(Record{At: now, Device: d, Fence: j.fences[d]}))
+		fault = errors.Join(fault, enc.Encode(Record{At: now, Device: d, Fence: j.fences[d].fence, Attempt: j.fences[d].attempt}))
 	}
 	for _, id := range slices.Sorted(maps.Keys(j.open)) {
 		fault = errors.Join(fault, enc.Encode(j.open[id]))
@@ -193,7 +228,7 @@ func (j *Journal) compact() error {
 	if j.f != nil {
 		_ = j.f.Close()
 	}
-	j.f, j.size = tmp, info.Size()
+	j.f, j.size, j.compactAt = tmp, info.Size(), max(compactAbove, 2*info.Size())
 	return syncDir(filepath.Dir(j.path))
 }
 
@@ -208,7 +243,17 @@ func (j *Journal) Epoch() berth.Epoch {
 func (j *Journal) Fence(device string) berth.Fence {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.fences[device]
+	return j.fences[device].fence
+}
+
+// Outdated reports whether the lease of an attempt is older than one that was
+// acted under: its fence is lower, or another attempt had it. Both come from a
+// database that was restored.
+func (j *Journal) Outdated(device string, fence berth.Fence, attempt berth.AttemptID) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	top := j.fences[device]
+	return fence < top.fence || (fence == top.fence && top.attempt != "" && top.attempt != attempt)
 }
 
 // Open lists the attempts that are not done, in no order.

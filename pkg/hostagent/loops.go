@@ -11,74 +11,113 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
 )
 
 // claimBatch is how many attempts one claim may bring.
 const claimBatch = 100
 
-// claimLoop takes the attempts that were assigned to this host. An answer that
-// was lost is asked for again under the same claim id.
+// claimLoop takes the attempts that were assigned to this host, while it does
+// not drain.
 func (a *Agent) claimLoop(ctx, holds context.Context) {
-	claim := uuid.NewString()
 	failures := 0
 	for ctx.Err() == nil {
-		wait := protocol.MaxClaimWait
-		req := protocol.ClaimRequest{ClaimID: claim, Wait: protocol.MillisOf(wait), Max: claimBatch}
+		if draining, turn := a.drained(); draining {
+			select {
+			case <-turn:
+			case <-ctx.Done():
+			}
+			continue
+		}
 		sent := a.clock()
-		var res protocol.ClaimResponse
-		err := a.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})
+		poll, stop := a.untilDrain(ctx)
+		attempts, err := a.claim(poll, protocol.MaxClaimWait)
+		broken := poll.Err() != nil
+		stop()
 		if err != nil {
+			if broken {
+				continue // what was assigned comes with the next claim
+			}
 			failures++
-			if failures == 1 && ctx.Err() == nil {
+			if failures == 1 {
 				a.log.Warn("claim failed", zap.Error(err))
 			}
-			if !sleep(ctx, jitter(min(time.Duration(failures)*200*time.Millisecond, 5*time.Second), 0.2)) {
+			if !sleep(ctx, pauseAfter(err, min(time.Duration(failures)*200*time.Millisecond, 5*time.Second), maxPause)) {
 				return
 			}
 			continue
 		}
 		failures = 0
-		for _, as := range res.Attempts {
+		for _, as := range attempts {
 			a.accept(holds, as)
 		}
-		claim = uuid.NewString()
-		if len(res.Attempts) == 0 && a.clock()-sent < emptyClaimEvery && !sleep(ctx, jitter(emptyClaimEvery, 0.2)) {
+		if len(attempts) == 0 && a.clock()-sent < emptyClaimEvery && !sleep(ctx, jitter(emptyClaimEvery, 0.2)) {
 			return // an empty answer at once is a server that stops
 		}
 	}
 }
 
+// claim asks once for what is assigned. An answer that was lost is asked for
+// again under the same claim id, which gives the same attempts.
+func (a *Agent) claim(ctx context.Context, wait time.Duration) ([]protocol.Assignment, error) {
+	a.claiming.Lock()
+	defer a.claiming.Unlock()
+	req := protocol.ClaimRequest{ClaimID: a.claimID, Wait: protocol.MillisOf(wait), Max: claimBatch}
+	var res protocol.ClaimResponse
+	err := a.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})
+	if err != nil {
+		return nil, err
+	}
+	a.claimID = uuid.NewString()
+	return res.Attempts, nil
+}
+
 // emptyClaimEvery spaces claims that are answered empty without a wait.
 const emptyClaimEvery = time.Second
+
+// holding reports whether the attempt is held.
+func (a *Agent) holding(id berth.AttemptID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.holds[id] != nil
+}
 
 // accept journals an assignment and begins to execute it. What is known already
 // (a repeated answer) is left alone.
 func (a *Agent) accept(ctx context.Context, as protocol.Assignment) {
 	a.mu.Lock()
 	dev, known := a.devices[as.Device], a.holds[as.Attempt] != nil
+	there := dev != nil && a.seen.present[dev.key]
 	a.mu.Unlock()
 	switch {
 	case known:
 		return
-	case dev == nil:
-		a.decline(ctx, as, reasonDeviceUnknown)
+	case a.draining():
+		a.decline(ctx, as, reasonDraining, true)
 		return
-	case as.Fence < a.journal.Fence(dev.key):
+	case !there:
+		a.decline(ctx, as, reasonDeviceUnknown, false)
+		return
+	case a.journal.Outdated(dev.key, as.Fence, as.Attempt):
 		// An older lease than one we acted under: the database was restored.
-		a.decline(ctx, as, reasonOlderFence)
+		a.decline(ctx, as, reasonOlderFence, false)
 		a.askSync()
 		return
 	}
 	h := newHold(ctx, as, dev, filepath.Join(a.cfg.StateDir, "runs", string(as.Attempt)))
-	if err := a.journal.Append(h.record(StageClaimed)); err != nil {
+	if err := a.record(h.record(StageClaimed)); err != nil {
 		h.end(nil)
-		a.log.Error("the journal cannot be written; the attempt is left to the leasekeeper", zap.Error(err))
+		a.decline(ctx, as, reasonDraining, true)
 		return
 	}
 	a.mu.Lock()
 	a.holds[as.Attempt] = h
+	a.metrics.holding(len(a.holds))
 	a.mu.Unlock()
+	if a.draining() { // it began meanwhile, and did not see this hold
+		h.endUnasked(errDraining)
+	}
 	a.log.Info("claimed", a.fields(h)...)
 	a.work.Go(func() { a.execute(h) })
 }
@@ -86,11 +125,15 @@ func (a *Agent) accept(ctx context.Context, as protocol.Assignment) {
 // decline hands back an attempt that this host cannot take, once: when that
 // fails its lease runs out. To wait for a sync instead would have the server
 // deliver it again and again, with a fresh lease each time.
-func (a *Agent) decline(ctx context.Context, as protocol.Assignment, reason string) {
+func (a *Agent) decline(ctx context.Context, as protocol.Assignment, reason string, draining bool) {
 	log := a.log.With(zap.String("task_id", string(as.Task)), zap.String("attempt_id", string(as.Attempt)), zap.String("device_id", string(as.Device)),
 		zap.String("correlation_id", as.CorrelationID), zap.String("reason", reason))
-	log.Error("an attempt that this host cannot take; handing it back")
-	req := protocol.ReleaseRequest{Items: []protocol.Holder{{Attempt: as.Attempt, Fence: as.Fence}}, Reason: reason}
+	if draining {
+		log.Info("handing back an attempt that came while draining")
+	} else {
+		log.Error("an attempt that this host cannot take; handing it back")
+	}
+	req := protocol.ReleaseRequest{Items: []protocol.Holder{{Attempt: as.Attempt, Fence: as.Fence}}, Reason: reason, Draining: draining}
 	if err := a.call(ctx, http.MethodPost, protocol.PathRelease, req, nil, a.timeout()); err != nil {
 		log.Warn("not handed back; the leasekeeper will", zap.Error(err))
 	}
@@ -113,7 +156,8 @@ func (a *Agent) renewLoop(ctx context.Context) {
 		every := a.conf().RenewEvery.Duration()
 		wait = every
 		if err := a.renew(ctx); err != nil {
-			wait = min(every/5, 2*time.Second)
+			// A lease cannot wait for long, whatever the server asks for.
+			wait = pauseAfter(err, min(every/5, 2*time.Second), every/2)
 			if ctx.Err() == nil {
 				a.log.Warn("renewal failed", zap.Error(err))
 			}
@@ -154,7 +198,7 @@ func (a *Agent) renewed(h *hold, ans protocol.LeaseAnswer, sent time.Duration) {
 	case ans.Status == "gone":
 		h.end(errGone)
 	default:
-		h.extend(sent, ans.LeaseLeft.Duration(), a.conf().FenceMargin.Duration())
+		h.extend(sent, ans.LeaseLeft.Duration())
 		if ans.Cancel || ans.Status == "cancelled" {
 			h.end(errCancelled)
 		}
@@ -184,7 +228,8 @@ func (a *Agent) fenceLoop(ctx context.Context) {
 
 // fenceIfDue ends the hold when no renewal succeeded in time.
 func (a *Agent) fenceIfDue(h *hold, now time.Duration) {
-	if h.overdue(now) && h.cause() == nil {
+	if h.overdue(now, a.conf().FenceMargin.Duration()) && h.cause() == nil {
+		a.metrics.fence()
 		a.log.Warn("fenced: no renewal succeeded in time", a.fields(h)...)
 		h.end(errFenced)
 	}

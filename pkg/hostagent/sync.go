@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,14 +37,21 @@ func (a *Agent) sync(ctx context.Context) error {
 	})
 }
 
+// errProtocol: the server chose a protocol version that is not spoken here.
+var errProtocol = errors.New("no common protocol version")
+
 func (a *Agent) syncOnce(ctx context.Context) error {
-	devices, locals := a.report(ctx)
+	if a.api.heldEpoch() > 0 { // the first survey has just been made
+		a.survey(ctx, surveyWithin)
+	}
+	seen := a.inventory()
+	devices := seen.devices
 	a.starts.Lock()
 	defer a.starts.Unlock()
 	held := a.held()
 	req := protocol.SyncRequest{
 		ProtocolVersions: protocol.Versions(), Instance: a.instance, Epoch: a.api.heldEpoch(), JournalEpoch: a.journal.Epoch(),
-		AgentVersion: a.cfg.Version, Devices: devices, Plugins: a.plugins(), Held: []protocol.HeldAttempt{},
+		AgentVersion: a.cfg.Version, Draining: a.draining(), Devices: devices, Plugins: a.plugins(), Held: []protocol.HeldAttempt{},
 	}
 	resumable := a.finishedBefore()
 	for _, h := range held {
@@ -61,37 +69,18 @@ func (a *Agent) syncOnce(ctx context.Context) error {
 	if len(res.Devices) != len(devices) || len(res.Attempts) != len(req.Held) {
 		return errors.New("the server's answer to sync does not match the request")
 	}
+	if !slices.Contains(protocol.Versions(), res.ProtocolVersion) {
+		return fmt.Errorf("%w: the server chose version %d: bring agent and server to neighbouring releases", errProtocol, res.ProtocolVersion)
+	}
 	// The journal knows the epoch before anything is done under it.
-	if err := a.journal.Append(Record{Epoch: res.Epoch}); err != nil {
+	if err := a.record(Record{Epoch: res.Epoch}); err != nil {
 		return err
 	}
 	a.api.setEpoch(res.Epoch)
-	a.take(res, devices, locals)
+	a.take(res, devices, seen.locals)
 	a.apply(res.Attempts)
 	a.setReady(true)
 	return nil
-}
-
-// report describes the usable devices, and where they are in the Runtime.
-// Unavailable ones are left out, so that nothing is placed on them.
-func (a *Agent) report(ctx context.Context) ([]protocol.Device, []runtime.DeviceID) {
-	ds, err := a.cfg.Runtime.Devices(ctx)
-	if err != nil {
-		a.log.Warn("a driver cannot list its devices", zap.Error(err))
-	}
-	out, locals := []protocol.Device{}, []runtime.DeviceID{}
-	for _, d := range ds {
-		if d.Health == runtime.HealthUnavailable {
-			continue
-		}
-		key := d.Driver + "/" + d.HardwareID
-		out = append(out, protocol.Device{
-			Driver: d.Driver, HardwareID: d.HardwareID, HardwareUnique: d.HardwareIDUnique, Name: d.Name, Labels: d.Labels,
-			Health: berth.Health(d.Health), HighestFence: a.journal.Fence(key), Clean: !d.Busy && !d.Unclean,
-		})
-		locals = append(locals, d.ID)
-	}
-	return out, locals
 }
 
 func (a *Agent) plugins() []protocol.Plugin {
@@ -108,7 +97,7 @@ func (a *Agent) plugins() []protocol.Plugin {
 func (a *Agent) take(res protocol.SyncResponse, devices []protocol.Device, locals []runtime.DeviceID) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.settings = res.Settings
+	a.settings, a.version, a.beatEvery = res.Settings, res.ProtocolVersion, 0
 	for i, d := range res.Devices {
 		key := devices[i].Driver + "/" + devices[i].HardwareID
 		if d.Conflict {
@@ -131,20 +120,17 @@ func (a *Agent) take(res protocol.SyncResponse, devices []protocol.Device, local
 
 // apply does what the server says about held attempts.
 func (a *Agent) apply(verdicts []protocol.SyncedAttempt) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, v := range verdicts {
+		a.mu.Lock()
 		h := a.holds[v.Attempt]
-		if h == nil {
-			if v.Verdict == "gone" {
-				a.forget(v.Attempt)
-			}
-			continue
-		}
-		switch v.Verdict {
-		case "cancel":
+		a.mu.Unlock()
+		switch {
+		case h == nil && v.Verdict == "gone":
+			a.forget(v.Attempt)
+		case h == nil:
+		case v.Verdict == "cancel":
 			h.end(errCancelled)
-		case "gone":
+		case v.Verdict == "gone":
 			h.end(errGone)
 		}
 	}
@@ -152,7 +138,7 @@ func (a *Agent) apply(verdicts []protocol.SyncedAttempt) {
 
 // forget closes an attempt of an earlier process that the server has settled.
 func (a *Agent) forget(id berth.AttemptID) {
-	if err := a.journal.Append(Record{Stage: StageDone, Attempt: id, Reason: "gone"}); err != nil {
+	if err := a.record(Record{Stage: StageDone, Attempt: id, Reason: "gone"}); err != nil {
 		a.log.Error("the journal cannot be written", zap.Error(err))
 	}
 	a.removeRun(id)
@@ -213,61 +199,3 @@ func (a *Agent) syncLoop(ctx context.Context) error {
 
 // resyncPause keeps syncs apart, whatever asks for them.
 const resyncPause = 500 * time.Millisecond
-
-// heartbeatLoop tells the server that the host is alive.
-func (a *Agent) heartbeatLoop(ctx context.Context) {
-	every := a.conf().HeartbeatEvery.Duration()
-	for {
-		if !sleep(ctx, jitter(every, 0.1)) {
-			return
-		}
-		devices, _ := a.report(ctx)
-		a.mu.Lock()
-		changed := signature(devices) != a.reported
-		a.mu.Unlock()
-		if changed {
-			a.askSync()
-		}
-		var res protocol.HeartbeatResponse
-		req := protocol.HeartbeatRequest{Health: a.changedHealths(devices)}
-		if err := a.call(ctx, http.MethodPost, protocol.PathHeartbeat, req, &res, a.timeout()); err != nil {
-			a.setReady(false)
-			if ctx.Err() == nil {
-				a.log.Warn("heartbeat failed", zap.Error(err))
-			}
-			continue
-		}
-		a.setReady(true)
-		a.healthsTold(req.Health)
-		if res.Resync {
-			a.askSync()
-		}
-		if d := res.Interval.Duration(); d >= 100*time.Millisecond {
-			every = d
-		}
-	}
-}
-
-// changedHealths are those that the server was not told. To send the others too
-// would have every heartbeat lock all of the host's devices.
-func (a *Agent) changedHealths(devices []protocol.Device) map[berth.DeviceID]berth.Health {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	out := map[berth.DeviceID]berth.Health{}
-	for _, d := range devices {
-		if dev := a.byKey[d.Driver+"/"+d.HardwareID]; dev != nil && dev.health != d.Health {
-			out[dev.id] = d.Health
-		}
-	}
-	return out
-}
-
-func (a *Agent) healthsTold(told map[berth.DeviceID]berth.Health) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for id, health := range told {
-		if dev := a.devices[id]; dev != nil {
-			dev.health = health
-		}
-	}
-}
