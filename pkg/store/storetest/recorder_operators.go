@@ -1,0 +1,63 @@
+package storetest
+
+import (
+	"context"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+func (r *recorder) RetireDevice(ctx context.Context, p store.DeviceAdminParams) (berth.Device, []berth.Transition, error) {
+	d, trs, err := r.Store.RetireDevice(ctx, p)
+	r.journal.note(p.Actor, trs, err)
+	return d, trs, err
+}
+
+func (r *recorder) ForceRelease(ctx context.Context, p store.ForceReleaseParams) (berth.Device, []berth.Transition, error) {
+	d, trs, err := r.Store.ForceRelease(ctx, p)
+	r.journal.note(p.Actor, trs, err)
+	return d, trs, err
+}
+
+func (r *recorder) DrainHost(ctx context.Context, actor berth.Actor, id berth.HostID, on bool) (berth.Host, []berth.Transition, error) {
+	h, trs, err := r.Store.DrainHost(ctx, actor, id, on)
+	r.journal.note(actor, trs, err)
+	return h, trs, err
+}
+
+func (r *recorder) RevokeHost(ctx context.Context, actor berth.Actor, id berth.HostID) (berth.Host, []berth.Transition, error) {
+	h, trs, err := r.Store.RevokeHost(ctx, actor, id)
+	r.journal.note(actor, trs, err)
+	return h, trs, err
+}
+
+func (r *recorder) SetTaskPriority(ctx context.Context, p store.TaskParams, priority int) (berth.Task, []berth.Transition, error) {
+	task, trs, err := r.Store.SetTaskPriority(ctx, p, priority)
+	r.journal.note(p.Actor, trs, err)
+	return task, trs, err
+}
+
+// SweepTasks may repair some before it fails on another: what it returns counts.
+func (r *recorder) SweepTasks(ctx context.Context, actor berth.Actor, after berth.TaskID, limit int) (store.SweepResult, error) {
+	res, err := r.Store.SweepTasks(ctx, actor, after, limit)
+	r.journal.add(actor, res.Repaired, err)
+	return res, err
+}
+
+func (r *recorder) CompleteMany(ctx context.Context, calls []store.CompleteParams) ([]store.CompleteManyAnswer, error) {
+	answers, err := r.Store.CompleteMany(ctx, calls)
+	r.journal.note(berth.Actor{}, nil, err)
+	for i, a := range answers {
+		r.journal.note(calls[i].Actor, a.Transitions, a.Err)
+	}
+	return answers, err
+}
+
+func (r *recorder) RenewMany(ctx context.Context, calls []store.RenewParams) ([]store.RenewManyAnswer, error) {
+	answers, err := r.Store.RenewMany(ctx, calls)
+	r.journal.note(berth.Actor{}, nil, err)
+	for i, a := range answers {
+		r.journal.note(calls[i].Actor, a.Transitions, a.Err)
+	}
+	return answers, err
+}
