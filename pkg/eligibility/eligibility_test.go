@@ -146,3 +146,24 @@ func FuzzCanonical(f *testing.F) {
 		}
 	})
 }
+
+func TestProbeIsAPinOfOneDevice(t *testing.T) {
+	const id = "0000000d-0000-7000-8000-000000000001"
+	for selector, want := range map[string]berth.DeviceID{
+		berth.LabelProbe + "=" + id:                 id,
+		"os=linux," + berth.LabelProbe + "==" + id:  id,
+		berth.LabelProbe + " in (" + id + ")":       id,
+		berth.LabelProbe + " in (" + id + ",other)": "",
+		berth.LabelProbe + "!=" + id:                "",
+		berth.LabelProbe + " notin (" + id + ")":    "",
+		berth.LabelProbe:                            "",
+		berth.LabelProbe + "=":                      "",
+		berth.LabelDevice + "=" + id:                "",
+		"":                                          "",
+		"!!":                                        "",
+	} {
+		if got, ok := eligibility.Probe(selector); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", selector, got, ok)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package eligibility
 
 import (
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/berth-dev/berth/pkg/berth"
 )
@@ -32,8 +33,16 @@ func Probe(selector string) (berth.DeviceID, bool) {
 	if err != nil {
 		return "", false
 	}
-	id, ok := sel.RequiresExactMatch(berth.LabelProbe)
-	return berth.DeviceID(id), ok && id != ""
+	requirements, _ := sel.Requirements()
+	for _, r := range requirements {
+		op, values := r.Operator(), r.Values()
+		pins := op == selection.Equals || op == selection.DoubleEquals || op == selection.In
+		if r.Key() == berth.LabelProbe && pins && values.Len() == 1 {
+			id, _ := values.PopAny()
+			return berth.DeviceID(id), id != ""
+		}
+	}
+	return "", false
 }
 
 // Mentions reports whether a selector has a term about the label.

@@ -19,8 +19,8 @@ import (
 //
 // The decision. All waiting tasks of the pool are taken in order of (rank, task
 // id), and each gets, of the free devices that fit it and are left, the one
-// that the fewest waiting classes could use. So no task waits for a device that
-// a task after it got.
+// that the fewest waiting classes could use, suspect ones last. So no task waits
+// for a device that a task after it got.
 //
 // The work. It grows with classes, free devices and placements, never with the
 // queue's length: tasks of one class fit the same devices, so classes that no
@@ -33,6 +33,9 @@ type readHeads func(ctx context.Context, asks []store.HeadsAsk) ([]store.Head, e
 // question is one round's input.
 type question struct {
 	devices []store.FreeDevice
+	// probes are free devices that only classes get which pin them by
+	// berth.LabelProbe.
+	probes  []store.FreeDevice
 	classes []store.Class
 	// limit bounds the placements.
 	limit int
@@ -54,6 +57,9 @@ type answer struct {
 func place(ctx context.Context, q question, match *matchers, read readHeads) (answer, error) {
 	var a answer
 	r := round{groups: groupDevices(q.devices, q.classes), limit: q.limit}
+	for _, d := range q.probes {
+		r.groups = append(r.groups, &group{labels: d.Labels, plugins: d.Plugins, devices: []store.FreeDevice{d}, probe: true})
+	}
 	for _, class := range q.classes {
 		w, err := r.newWaiting(class, match)
 		switch {
@@ -73,8 +79,10 @@ func place(ctx context.Context, q question, match *matchers, read readHeads) (an
 type group struct {
 	labels  map[string]string
 	plugins []berth.PluginVersion
-	// devices left, by id.
+	// devices left, suspect ones last, then by id.
 	devices []store.FreeDevice
+	// probe: only for classes that pin the device by berth.LabelProbe.
+	probe bool
 	// wanted counts the waiting classes that could use these devices.
 	wanted int
 }
@@ -88,6 +96,7 @@ type fit struct {
 // waiting is a class with its place in the merge.
 type waiting struct {
 	class berth.ClassID
+	probe bool // pins a device by berth.LabelProbe
 	fits  []fit
 	heads []store.Head // read and not yet looked at
 	taken int          // looked at so far
@@ -107,8 +116,12 @@ func (r *round) newWaiting(class store.Class, match *matchers) (*waiting, error)
 	if err != nil {
 		return nil, err
 	}
-	w := &waiting{class: class.ID}
+	_, probe := probeOf(class)
+	w := &waiting{class: class.ID, probe: probe}
 	for _, g := range r.groups {
+		if g.probe && !probe {
+			continue
+		}
 		version, ok := m.Version(g.plugins)
 		if ok && m.Labels(g.labels) {
 			w.fits = append(w.fits, fit{group: g, version: version})
@@ -252,9 +265,9 @@ func (c chosen) take() {
 	c.from.devices = slices.Delete(c.from.devices, c.index, c.index+1)
 }
 
-// choose picks the device for a head: on another host or at least another
-// device than its last attempt, then the best fit, then the lowest id. ok is
-// false when none is left.
+// choose picks the device for a head: one that is not suspect, on another host
+// or at least another device than its last attempt, then the best fit, then the
+// lowest id. ok is false when none is left.
 func (w *waiting) choose(head store.Head) (c chosen, ok bool) {
 	var best struct {
 		avoid, wanted int
@@ -271,28 +284,41 @@ func (w *waiting) choose(head store.Head) (c chosen, ok bool) {
 			continue
 		}
 		best.avoid, best.wanted, best.id = avoid, f.group.wanted, d.ID
-		c = chosen{from: f.group, index: i, Placement: store.Placement{Head: head, Device: d.ID, Host: d.Host, Version: f.version}}
+		c = chosen{from: f.group, index: i, Placement: store.Placement{
+			Head: head, Device: d.ID, Host: d.Host, Version: f.version, Probe: w.probe,
+		}}
 		ok = true
 	}
 	return c, ok
 }
 
+// Why a device should be avoided, more than all of the lower ones together.
+const (
+	avoidLastHost   = 1
+	avoidLastDevice = 2
+	avoidSuspect    = 4
+)
+
 // candidate is the group's device for a head, -1 when none is left, and how
-// much it should be avoided: 0 not, 1 its last host, 2 its last device.
+// much it should be avoided.
 func (g *group) candidate(head store.Head) (index, avoid int) {
 	index = -1
 	for i, d := range g.devices {
-		score := 0
+		least := 0 // of this device and all that follow
+		if d.Suspect {
+			least = avoidSuspect
+		}
+		score := least
 		switch {
 		case head.LastDevice != "" && d.ID == head.LastDevice:
-			score = 2
+			score += avoidLastDevice
 		case head.LastHost != "" && d.Host == head.LastHost:
-			score = 1
+			score += avoidLastHost
 		}
 		if index < 0 || score < avoid {
 			index, avoid = i, score
 		}
-		if avoid == 0 {
+		if avoid <= least {
 			break
 		}
 	}
@@ -325,13 +351,13 @@ func before(a, b store.Head) bool {
 var anID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 // groupDevices puts devices together that have the same labels and plugins.
-// Every device has its own berth.dev/device label; it counts only for the
-// devices that some class names, so that one pinned task does not make a group
-// of each device.
+// Every device has its own berth.dev/device and berth.dev/probe labels; they
+// count only for the devices that some class names, so that one pinned task does
+// not make a group of each device.
 func groupDevices(devices []store.FreeDevice, classes []store.Class) []*group {
 	named := map[string]bool{}
 	for _, c := range classes {
-		if strings.Contains(c.Requirement.Selector, berth.LabelDevice) {
+		if strings.Contains(c.Requirement.Selector, berth.LabelDevice) || strings.Contains(c.Requirement.Selector, berth.LabelProbe) {
 			for _, id := range anID.FindAllString(c.Requirement.Selector, -1) {
 				named[id] = true
 			}
@@ -351,9 +377,49 @@ func groupDevices(devices []store.FreeDevice, classes []store.Class) []*group {
 		g.devices = append(g.devices, d)
 	}
 	for _, g := range groups {
-		slices.SortFunc(g.devices, func(a, b store.FreeDevice) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(g.devices, func(a, b store.FreeDevice) int {
+			return cmp.Or(compareBool(a.Suspect, b.Suspect), cmp.Compare(a.ID, b.ID))
+		})
 	}
 	return groups
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// probeOf is the device that a class pins by berth.LabelProbe.
+func probeOf(c store.Class) (berth.DeviceID, bool) {
+	if !strings.Contains(c.Requirement.Selector, berth.LabelProbe) {
+		return "", false // most classes need no parsing
+	}
+	return eligibility.Probe(c.Requirement.Selector)
+}
+
+// probedDevices lists the devices that classes pin by berth.LabelProbe.
+func probedDevices(classes []store.Class) []berth.DeviceID {
+	var ids []berth.DeviceID
+	for _, c := range classes {
+		if id, ok := probeOf(c); ok {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
+
+// onlyProbes are the devices of probes that are not among those that everybody
+// may have.
+func onlyProbes(probes, devices []store.FreeDevice) []store.FreeDevice {
+	return slices.DeleteFunc(probes, func(p store.FreeDevice) bool {
+		return slices.ContainsFunc(devices, func(d store.FreeDevice) bool { return d.ID == p.ID })
+	})
 }
 
 // pluginKey spells a host's plugins; devices of a host share the slice.
@@ -377,7 +443,7 @@ func pluginKey(plugins []berth.PluginVersion, known map[*berth.PluginVersion]str
 func labelKey(labels map[string]string, withID bool) string {
 	keys := make([]string, 0, len(labels))
 	for k := range labels {
-		if k != berth.LabelDevice || withID {
+		if k != berth.LabelDevice && k != berth.LabelProbe || withID {
 			keys = append(keys, k)
 		}
 	}

@@ -59,7 +59,7 @@ func task(n int) berth.TaskID { return berth.TaskID(fmt.Sprintf("00000000-0000-7
 
 func device(n int, host int, plugins []berth.PluginVersion, labels map[string]string) store.FreeDevice {
 	id := berth.DeviceID(fmt.Sprintf("0000000d-0000-7000-8000-%012d", n))
-	l := map[string]string{berth.LabelDevice: string(id)}
+	l := map[string]string{berth.LabelDevice: string(id), berth.LabelProbe: string(id)}
 	for k, v := range labels {
 		l[k] = v
 	}
@@ -122,6 +122,53 @@ func TestAPinFindsItsDevice(t *testing.T) {
 	a := mustPlace(t, question{devices: devices, classes: []store.Class{class(1, "", ""), pin}, limit: 10}, &from)
 	if len(a.placements) != 2 || a.placements[1].Device != devices[70].ID || a.placements[0].Device != devices[0].ID {
 		t.Fatalf("%+v", a.placements)
+	}
+}
+
+// A device that is only for probes goes to the class that pins it so, and to no
+// other, not even to one that pins it by its plain label.
+func TestAProbeReachesWhatOthersDoNot(t *testing.T) {
+	devices := []store.FreeDevice{device(1, 1, script, nil), device(2, 1, script, nil)}
+	cordoned := device(3, 2, script, nil)
+	probe := func(d store.FreeDevice) string { return berth.LabelProbe + "=" + string(d.ID) }
+	classes := []store.Class{
+		class(1, "", ""), class(2, berth.LabelDevice+"="+string(cordoned.ID), ""), class(3, probe(cordoned), ""), class(4, probe(devices[0]), ""),
+		class(5, berth.LabelProbe+" in ("+string(cordoned.ID)+")", ""), class(6, berth.LabelProbe+"!="+string(devices[0].ID), ""),
+	}
+	if ids := probedDevices(classes); !slices.Equal(ids, []berth.DeviceID{devices[0].ID, cordoned.ID}) {
+		t.Fatalf("probed: %v", ids)
+	}
+	var from queues
+	for i, c := range classes[:4] {
+		from.add(store.Head{Class: c.ID, Rank: berth.Rank(i), Task: task(i), Number: 1})
+	}
+	a := mustPlace(t, question{devices: devices, probes: onlyProbes([]store.FreeDevice{devices[0], cordoned}, devices), classes: classes[:4], limit: 10}, &from)
+	got := map[berth.ClassID]store.Placement{}
+	for _, p := range a.placements {
+		got[p.Head.Class] = p
+	}
+	if len(got) != 3 || got[3].Device != cordoned.ID || !got[3].Probe || got[4].Device != devices[0].ID || !got[4].Probe || got[1].Device != devices[1].ID || got[1].Probe {
+		t.Fatalf("%+v", a.placements)
+	}
+}
+
+func TestSuspectDevicesAreChosenLast(t *testing.T) {
+	devices := []store.FreeDevice{device(1, 1, script, nil), device(2, 2, script, nil), device(3, 3, script, map[string]string{"gpu": "yes"}), device(4, 4, script, nil)}
+	devices[0].Suspect, devices[1].Suspect = true, true
+	var from queues
+	for i := range 4 {
+		from.add(store.Head{Class: 1, Rank: berth.Rank(i), Task: task(i), Number: 1})
+	}
+	// The retry of a task that failed on a good device waits for no other.
+	from.heads[1][1].LastDevice, from.heads[1][1].LastHost = devices[2].ID, devices[2].Host
+	a := mustPlace(t, question{devices: devices, classes: []store.Class{class(1, "", ""), class(2, "gpu=yes", "")}, limit: 10}, &from)
+	var got []berth.DeviceID
+	for _, p := range a.placements {
+		got = append(got, p.Device)
+	}
+	want := []berth.DeviceID{devices[3].ID, devices[2].ID, devices[0].ID, devices[1].ID}
+	if !slices.Equal(got, want) {
+		t.Fatalf("%v, should be %v", got, want)
 	}
 }
 

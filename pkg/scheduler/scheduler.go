@@ -167,14 +167,25 @@ func (r *placementRound) run(ctx context.Context) error {
 func (r *placementRound) decide(ctx context.Context, round store.Round) (answer, error) {
 	s := r.scheduler
 	devices, err := round.FreeDevices(ctx, 0)
-	if err != nil || len(devices) == 0 {
+	if err != nil {
 		return answer{}, err
 	}
 	classes, err := round.WaitingClasses(ctx)
 	if err != nil || len(classes) == 0 {
 		return answer{}, err
 	}
-	plan, err := place(ctx, question{devices: devices, classes: classes, limit: r.limit, skip: r.skip}, &s.match, round.Heads)
+	var probes []store.FreeDevice
+	if ids := probedDevices(classes); len(ids) > 0 {
+		if probes, err = round.ProbeDevices(ctx, ids); err != nil {
+			return answer{}, err
+		}
+		probes = onlyProbes(probes, devices)
+	}
+	if len(devices)+len(probes) == 0 {
+		return answer{}, nil
+	}
+	q := question{devices: devices, probes: probes, classes: classes, limit: r.limit, skip: r.skip}
+	plan, err := place(ctx, q, &s.match, round.Heads)
 	if err != nil {
 		return answer{}, err
 	}
