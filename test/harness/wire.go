@@ -99,13 +99,19 @@ func (c *Cluster) Impersonate(tb testing.TB, a *Agent) *Wire {
 // Authenticate gets a fresh access token.
 func (w *Wire) Authenticate(tb testing.TB) {
 	tb.Helper()
+	var res protocol.TokenResponse
+	w.Must(tb, http.MethodPost, protocol.PathToken, protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: w.Assertion(tb)}, &res)
+	w.Access = res.AccessToken
+}
+
+// Assertion signs a fresh one.
+func (w *Wire) Assertion(tb testing.TB) string {
+	tb.Helper()
 	assertion, err := identity.NewAssertion(w.key, w.Host, w.audience, time.Now())
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var res protocol.TokenResponse
-	w.Must(tb, http.MethodPost, protocol.PathToken, protocol.TokenRequest{GrantType: protocol.GrantJWTBearer, Assertion: assertion.Reveal()}, &res)
-	w.Access = res.AccessToken
+	return assertion.Reveal()
 }
 
 // Sync reports process devices with these labels as a new process of the host.
