@@ -73,6 +73,8 @@ type Agents interface {
 	// in its own right: see CompleteAnswer. Accepted after the lease's expiry
 	// until the keeper wins the row. The device is free, or unclean when the
 	// agent could not clean it. Its health hears of the outcome (berth.SignalOf).
+	// An outcome that no agent reports or a Reason that is no code is
+	// berth.ErrInvalid, and none is done (CheckComplete).
 	CompleteAttempts(ctx context.Context, p CompleteParams) ([]CompleteAnswer, []berth.Transition, error)
 
 	// CompleteMany does the completions of several calls, of any hosts, in one
@@ -84,7 +86,8 @@ type Agents interface {
 
 	// ReleaseAttempts hands unstarted attempts back; the task is queued again or,
 	// after too many in a row, dead-lettered. A started one is
-	// berth.ErrWrongState in its answer; a repeat is accepted.
+	// LeaseStarted in its answer; a repeat is accepted. A Reason that is no code is
+	// berth.ErrInvalid.
 	ReleaseAttempts(ctx context.Context, p ReleaseParams) ([]LeaseAnswer, []berth.Transition, error)
 
 	// CleanDevice ends Unclean on the host's device if Fence is the current one;
@@ -101,7 +104,8 @@ type Agents interface {
 	// log is decided here under the attempt's row: a chunk at the end is stored;
 	// one that is stored already with the same digest is accepted again; with
 	// another, berth.ErrMismatch; one past the end, a *berth.GapError. next is
-	// the log's new end. More than MaxLogBytes is berth.ErrTooLarge. stored says
+	// the log's new end. An empty chunk is berth.ErrInvalid (CheckChunk), more than
+	// MaxLogBytes berth.ErrTooLarge. stored says
 	// whether the caller's blob is the one in use.
 	AppendLog(ctx context.Context, p AppendLogParams) (next int64, stored bool, err error)
 
@@ -287,9 +291,8 @@ type LeaseStatus string
 const (
 	// LeaseGranted: go on, for Left.
 	LeaseGranted LeaseStatus = "granted"
-	// LeaseCancelled: the task was cancelled (start: never begin).
-	LeaseCancelled LeaseStatus = "cancelled"
-	// LeaseGone: expired, ended, foreign, or another fence. Stop, kill, clean.
+	// LeaseGone: expired, ended (also by a cancel), foreign, or another fence.
+	// Stop, kill, clean.
 	LeaseGone LeaseStatus = "gone"
 	// LeaseReleased: handed back.
 	LeaseReleased LeaseStatus = "released"
@@ -355,7 +358,8 @@ type CompleteAnswer struct {
 	Status  CompleteStatus
 	// Outcome that is stored.
 	Outcome berth.Outcome
-	// State the task went to, for CompleteStored.
+	// State the task went to when the attempt ended, for CompleteStored: a late
+	// repeat gets the same answer, wherever the task is by then.
 	TaskState berth.TaskState
 	// What is missing: artifacts by name, and the log's end so far.
 	MissingArtifacts []string

@@ -12,10 +12,12 @@ import (
 // the reason, so that no device is leased after its commit (I14); each is
 // audited, and a repeat finds its work done: no error, no second audit row.
 //
-// What also ends attempts (RetireDevice, ForceRelease, DrainHost, RevokeHost)
-// takes two transactions: the first clears the bits and records the decision,
-// the second ends the attempts under the lock order of every end. A repeat after
-// a crash between the two does the second.
+// What also ends attempts (RetireDevice, DrainHost, RevokeHost) takes two
+// transactions: the first clears the bits and records the decision, the second
+// ends the attempts under the lock order of every end. A repeat after a crash
+// between the two does the second; without one, what is still live ends by
+// itself: its agent completes it, or, where its calls are refused, its lease runs
+// out. ForceRelease has nothing to decide beside the end and takes one.
 type Operators interface {
 	// SetDeviceAdmin cordons a device, takes it into maintenance, or makes it
 	// active again (also a retired one). Work that runs on it goes on. Retired is
@@ -41,19 +43,22 @@ type Operators interface {
 	// ForceRelease ends the live attempt of a device as RetireDevice does
 	// (berth.ReasonForceReleased), raises the fence, and leaves Admin alone. With
 	// Attempt set, only if that is the one that holds it. A free device is
-	// berth.ErrWrongState, unless Attempt is set and ended: no error then.
+	// berth.ErrWrongState, unless Attempt is set and ended: no error then. An
+	// Attempt that was never on the device is berth.ErrNotFound.
 	ForceRelease(ctx context.Context, p ForceReleaseParams) (berth.Device, []berth.Transition, error)
 
 	// MoveDevice gives a device to another host (whose agent reported the same
 	// unique hardware id: a conflict, or will), with its pool. It must be free:
 	// berth.ErrWrongState. It is absent until that host's agent syncs. An unknown
 	// or revoked host is berth.ErrNotFound; a device whose hardware id is not
-	// unique by itself is berth.ErrInvalid.
+	// unique by itself is berth.ErrInvalid; a host that had a device of that name
+	// as one of its own is berth.ErrExists.
 	MoveDevice(ctx context.Context, actor berth.Actor, id berth.DeviceID, to berth.HostID) (berth.Device, error)
 
 	// DrainHost asks a host to take nothing more (on) or ends that. Unstarted
 	// attempts are released uncounted (berth.ReasonHostDraining, by operator),
-	// started ones finish. It starts over when a device appears meanwhile.
+	// started ones finish. It starts over when a device appears meanwhile. A
+	// revoked host is berth.ErrWrongState.
 	DrainHost(ctx context.Context, actor berth.Actor, id berth.HostID, on bool) (berth.Host, []berth.Transition, error)
 
 	// RevokeHost shuts a host out for ever: its tokens and calls are refused, its

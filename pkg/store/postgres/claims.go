@@ -231,8 +231,6 @@ func (s *Store) StartAttempts(ctx context.Context, p store.StartParams) (answers
 func (s *Store) judgeStart(a *live, now time.Time) (answer store.LeaseAnswer, grant bool) {
 	answer = store.LeaseAnswer{Attempt: a.id, Status: store.LeaseGone}
 	switch {
-	case a.ended() && a.outcome == berth.OutcomeCancelled:
-		answer.Status = store.LeaseCancelled
 	case a.ended(), !a.holds, !berth.LeaseAlive(a.expiresAt, now), a.state == berth.AttemptAssigned:
 	case a.state.Started():
 		answer.Status, answer.Left, answer.Cancel = store.LeaseGranted, a.expiresAt.Sub(now), !a.cancelAt.IsZero()

@@ -14,6 +14,9 @@ import (
 
 // CompleteAttempts is documented at store.Agents.
 func (s *Store) CompleteAttempts(ctx context.Context, p store.CompleteParams) (answers []store.CompleteAnswer, moves []berth.Transition, err error) {
+	if err := store.CheckComplete(p.Items); err != nil {
+		return nil, nil, err
+	}
 	items := mapped(p.Items, func(i store.CompleteItem) store.Holder { return i.Holder })
 	err = s.write(ctx, "CompleteAttempts", func(t *tx) error {
 		answers, moves = make([]store.CompleteAnswer, len(p.Items)), nil
@@ -189,6 +192,9 @@ WHERE target_id = $1 AND target_kind = 'task' AND attempt_id = $2 AND outcome IS
 
 // ReleaseAttempts is documented at store.Agents.
 func (s *Store) ReleaseAttempts(ctx context.Context, p store.ReleaseParams) (answers []store.LeaseAnswer, moves []berth.Transition, err error) {
+	if err := store.CheckRelease(p.Reason); err != nil {
+		return nil, nil, err
+	}
 	err = s.write(ctx, "ReleaseAttempts", func(t *tx) error {
 		answers, moves = make([]store.LeaseAnswer, len(p.Items)), nil
 		keys, err := t.lockForEnd(attemptIDs(p.Items), p.Host)
@@ -224,8 +230,6 @@ func releaseStatus(a *live) store.LeaseStatus {
 		return store.LeaseGone
 	case a.ended() && a.outcome == berth.OutcomeReleased:
 		return store.LeaseReleased
-	case a.ended() && a.outcome == berth.OutcomeCancelled && !a.state.Started():
-		return store.LeaseCancelled
 	case a.ended():
 		return store.LeaseGone
 	case a.state.Started():

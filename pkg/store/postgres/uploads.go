@@ -66,6 +66,9 @@ func (t *tx) lockUpload(p store.HolderParams) (upload, error) {
 
 // AppendLog is documented at store.Agents.
 func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next int64, stored bool, err error) {
+	if err := store.CheckChunk(p.Chunk); err != nil {
+		return 0, false, err
+	}
 	err = s.write(ctx, "AppendLog", func(t *tx) error {
 		next, stored = 0, false
 		a, err := t.lockUpload(p.HolderParams)
@@ -77,11 +80,10 @@ func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next in
 		case c.Offset > next:
 			return &berth.GapError{Next: next}
 		case c.Offset < next:
-			return t.sameChunk(p)
+			stored, err = t.sameChunk(p)
+			return err
 		case next+c.Size > store.MaxLogBytes:
 			return fmt.Errorf("the log would have %d bytes, %d are allowed: %w", next+c.Size, int64(store.MaxLogBytes), berth.ErrTooLarge)
-		case c.Size <= 0:
-			return nil // nothing to store, and the end is where the agent thinks
 		}
 		if _, err := t.exec(`INSERT INTO log_chunks (attempt_id, start_at, size, sha256, blob_key) VALUES ($1, $2, $3, $4, $5)`,
 			uid(p.Attempt), c.Offset, c.Size, digestOf(c.SHA256), c.BlobKey); err != nil {
@@ -98,19 +100,23 @@ func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next in
 	return committed(next, stored, err)
 }
 
-// sameChunk is nil when what is stored at the chunk's offset is the chunk.
-func (t *tx) sameChunk(p store.AppendLogParams) error {
+// sameChunk is nil when what is stored at the chunk's offset is the chunk, and
+// reports whether its blob is the one in use.
+func (t *tx) sameChunk(p store.AppendLogParams) (bool, error) {
 	old, ok, err := first(t, scanChunk, `
 SELECT attempt_id, start_at, size, encode(sha256, 'hex'), blob_key FROM log_chunks WHERE attempt_id = $1 AND start_at = $2`,
 		uid(p.Attempt), p.Chunk.Offset)
 	if err == nil && (!ok || old.Size != p.Chunk.Size || old.SHA256 != p.Chunk.SHA256) {
 		err = fmt.Errorf("log at offset %d: %w", p.Chunk.Offset, berth.ErrMismatch)
 	}
-	return err
+	return err == nil && old.BlobKey == p.Chunk.BlobKey, err
 }
 
 // AddArtifact is documented at store.Agents.
 func (s *Store) AddArtifact(ctx context.Context, p store.AddArtifactParams) (stored bool, err error) {
+	if err := store.CheckArtifact(p.Artifact); err != nil {
+		return false, err
+	}
 	err = s.write(ctx, "AddArtifact", func(t *tx) error {
 		stored = false
 		a, err := t.lockUpload(p.HolderParams)

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -195,10 +194,8 @@ func scanListed(r row) (a berth.Attempt, err error) {
 
 // CompleteAttempts implements store.Agents.
 func (s *Store) CompleteAttempts(ctx context.Context, p store.CompleteParams) (answers []store.CompleteAnswer, trs []berth.Transition, err error) {
-	for i, item := range p.Items {
-		if err := validComplete(i, item); err != nil {
-			return nil, nil, err
-		}
+	if err := store.CheckComplete(p.Items); err != nil {
+		return nil, nil, err
 	}
 	err = s.write(ctx, "CompleteAttempts", func(t *tx) error {
 		if _, err := callingHost(t, p.AgentCall); err != nil {
@@ -220,17 +217,6 @@ func (s *Store) CompleteAttempts(ctx context.Context, p store.CompleteParams) (a
 		return nil, nil, err
 	}
 	return answers, trs, nil
-}
-
-func validComplete(i int, item store.CompleteItem) error {
-	var f berth.Faults
-	if !item.Outcome.ReportableByAgent() {
-		f.Add(fmt.Sprintf("items[%d].outcome", i), "no outcome that an agent reports", "use succeeded, failed, infra_failed, timed_out or cancelled")
-	}
-	if item.Reason != "" && !berth.ValidReason(item.Reason) {
-		f.Add(fmt.Sprintf("items[%d].reason", i), "is no reason code", "use lower-case letters, digits and _, at most 64")
-	}
-	return f.Err()
 }
 
 // complete ends one attempt as its agent saw it end. The transition is empty

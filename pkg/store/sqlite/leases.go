@@ -188,9 +188,6 @@ func start(t *tx, call store.AgentCall, h store.Holder) (answer store.LeaseAnswe
 		return answer, tr, err
 	}
 	switch {
-	case a.endedBy == berth.EndedByCancel:
-		answer.Status = store.LeaseCancelled
-		return answer, tr, nil
 	case !a.alive(t) || a.State == berth.AttemptAssigned:
 		return answer, tr, nil
 	case a.State.Started():
@@ -254,11 +251,11 @@ func storeProgress(t *tx, id berth.AttemptID, progress float64, note redact.Stri
 
 // ReleaseAttempts implements store.Agents.
 func (s *Store) ReleaseAttempts(ctx context.Context, p store.ReleaseParams) ([]store.LeaseAnswer, []berth.Transition, error) {
+	if err := store.CheckRelease(p.Reason); err != nil {
+		return nil, nil, err
+	}
 	if p.Reason == "" {
 		p.Reason = berth.ReasonHandBack
-	}
-	if !berth.ValidReason(p.Reason) {
-		return nil, nil, berth.Invalid("reason", "is no reason code", "use lower-case letters, digits and _, at most 64")
 	}
 	return each(ctx, s, "ReleaseAttempts", p.AgentCall, p.Items, func(t *tx, h store.Holder) (store.LeaseAnswer, berth.Transition, error) {
 		return release(t, p, h)
@@ -274,9 +271,6 @@ func release(t *tx, p store.ReleaseParams, h store.Holder) (answer store.LeaseAn
 	switch {
 	case a.Outcome == berth.OutcomeReleased:
 		answer.Status = store.LeaseReleased // a repeat
-		return answer, tr, nil
-	case a.endedBy == berth.EndedByCancel:
-		answer.Status = store.LeaseCancelled
 		return answer, tr, nil
 	case !a.Live():
 		return answer, tr, nil

@@ -45,15 +45,12 @@ type storedChunk struct {
 
 // AppendLog implements store.Agents.
 func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next int64, stored bool, err error) {
+	if err := store.CheckChunk(p.Chunk); err != nil {
+		return 0, false, err
+	}
 	sum, err := digestBytes(p.Chunk.SHA256)
 	if err != nil {
 		return 0, false, err
-	}
-	switch {
-	case p.Chunk.Size <= 0 || p.Chunk.Offset < 0:
-		return 0, false, berth.Invalid("size", "the chunk is empty or before the log", "send at least one byte at an offset of 0 or more")
-	case p.Chunk.Size > store.MaxLogChunk:
-		return 0, false, berth.ErrTooLarge
 	}
 	err = s.write(ctx, "AppendLog", func(t *tx) error {
 		a, err := uploadTo(t, p.HolderParams)
@@ -99,12 +96,12 @@ func appendChunk(t *tx, a attempt, c berth.LogChunk, sum []byte) (next int64, st
 
 // AddArtifact implements store.Agents.
 func (s *Store) AddArtifact(ctx context.Context, p store.AddArtifactParams) (stored bool, err error) {
+	if err := store.CheckArtifact(p.Artifact); err != nil {
+		return false, err
+	}
 	sum, err := digestBytes(p.Artifact.SHA256)
 	if err != nil {
 		return false, err
-	}
-	if p.Artifact.Size < 0 {
-		return false, berth.Invalid("size", "is negative", "send the number of bytes")
 	}
 	err = s.write(ctx, "AddArtifact", func(t *tx) error {
 		a, err := uploadTo(t, p.HolderParams)

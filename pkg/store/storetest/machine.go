@@ -338,19 +338,8 @@ func drawStart(rt *rapid.T, m *machine) step {
 	return func(m *machine) any {
 		a := m.agents[i]
 		answers, trs, err := m.Store.StartAttempts(bg(), store.StartParams{AgentCall: a.call(), Items: []store.Holder{holder(a.known[k])}})
-		return m.told(settled(answers), trs, err)
+		return m.told(answers, trs, err)
 	}
-}
-
-// settled takes "cancelled" for "gone": of an attempt that ended as cancelled
-// both are true, the contract names neither, and both leave nothing to do.
-func settled(answers []store.LeaseAnswer) []store.LeaseAnswer {
-	for i := range answers {
-		if answers[i].Status == store.LeaseCancelled {
-			answers[i].Status = store.LeaseGone
-		}
-	}
-	return answers
 }
 
 func drawRenew(rt *rapid.T, m *machine) step {
@@ -365,7 +354,7 @@ func drawRenew(rt *rapid.T, m *machine) step {
 			items = append(items, store.RenewItem{Holder: holder(x), Progress: progress})
 		}
 		answers, trs, err := m.Store.RenewAttempts(bg(), store.RenewParams{AgentCall: a.call(), Items: items})
-		return m.told(settled(answers), byAttempt(trs), err)
+		return m.told(answers, byAttempt(trs), err)
 	}
 }
 
@@ -396,7 +385,7 @@ func drawRelease(rt *rapid.T, m *machine) step {
 	return func(m *machine) any {
 		a := m.agents[i]
 		answers, trs, err := m.Store.ReleaseAttempts(bg(), store.ReleaseParams{AgentCall: a.call(), Items: []store.Holder{holder(a.known[k])}, Draining: draining})
-		return m.told(settled(answers), trs, err)
+		return m.told(answers, trs, err)
 	}
 }
 

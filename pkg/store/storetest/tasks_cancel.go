@@ -118,10 +118,10 @@ func cancelUnstarted(w *world, claim bool) {
 		w.t.Errorf("%d attempts of a cancelled task were claimed", n)
 	}
 	answers, _ := a.startAnswers(as)
-	if s := answers[0].Status; s != store.LeaseGone && s != store.LeaseCancelled {
+	if s := answers[0].Status; s != store.LeaseGone {
 		w.t.Errorf("I5: start of a cancelled attempt: %s", s)
 	}
-	if s := a.renew(as)[0].Status; s != store.LeaseGone && s != store.LeaseCancelled {
+	if s := a.renew(as)[0].Status; s != store.LeaseGone {
 		w.t.Errorf("renewal of a cancelled attempt: %s", s)
 	}
 	if s := a.complete(as, berth.OutcomeSucceeded).Status; s != store.CompleteGone {
