@@ -12,14 +12,16 @@ export CGO_ENABLED = 1
 #   make test PKG=./pkg/store/... TESTFLAGS='-count=1 -run Claim'
 PKG ?= ./...
 TESTFLAGS ?=
-# ARGS are handed to `berth up` by `make run`.
+# ARGS are handed to `berth up` by `make run`, and to the test by `make compose-test`.
 ARGS ?=
+# SECRETS is where `make secrets` puts them.
+SECRETS ?= deploy/secrets
 
 TOOL := go tool -modfile=tools/go.mod
 # Not all of the tree: web/node_modules may hold Go files of others.
 GO_FOLDERS := $(wildcard cmd db pkg scripts test)
 # Shell scripts of the project.
-SCRIPTS := $(wildcard scripts/*.sh) .ci/run
+SCRIPTS := $(wildcard scripts/*.sh deploy/*.sh) .ci/run
 
 .PHONY: help
 help: ## Explain the targets
@@ -54,6 +56,15 @@ race: deps-test bin/with-postgres bin/gotest ## Run all tests under the race det
 .PHONY: smoke
 smoke: deps-cc deps-chromium ## Start what `make run` starts, run the first task, look at the result
 	@go run ./test/smoke
+
+.PHONY: secrets
+secrets: ## Make the secrets that docker-compose.yml mounts, once (SECRETS=folder)
+	@deploy/secrets.sh $(SECRETS)
+
+# ARGS='-build=false -version dev' tests images that are there.
+.PHONY: compose-test
+compose-test: deps-cc ## Prove docker-compose.yml: up, work, scale, kill -9 in each container, down
+	@go run ./test/compose $(ARGS)
 
 .PHONY: lint
 lint: vet lint-shell lint-format lint-go ## Check format, imports and habits (first run compiles the linter)
