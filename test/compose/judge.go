@@ -37,12 +37,12 @@ func (w *work) judge(ctx context.Context) error {
 			return err
 		}
 	}
-	list, err := w.api.ListTasks(ctx, client.ListTasksParams{PageSize: 200})
+	there, err := w.count(ctx)
 	if err != nil {
 		return err
 	}
-	if len(list.Tasks) != min(len(w.tasks), 200) {
-		faults = append(faults, fmt.Errorf("%d tasks were submitted, and there are %d", len(w.tasks), len(list.Tasks)))
+	if there != len(w.tasks) {
+		faults = append(faults, fmt.Errorf("%d tasks were submitted, and there are %d", len(w.tasks), there))
 	}
 	for device, of := range holds {
 		faults = append(faults, overlaps(device, of)...)
@@ -52,6 +52,18 @@ func (w *work) judge(ctx context.Context) error {
 	}
 	say("all %d tasks succeeded, in %d attempts on %d devices, none of which was ever held twice", len(w.tasks), attempts, len(holds))
 	return nil
+}
+
+// count counts all tasks that there are.
+func (w *work) count(ctx context.Context) (n int, err error) {
+	p := client.ListTasksParams{PageSize: 100}
+	for {
+		list, err := w.api.ListTasks(ctx, p)
+		if n += len(list.Tasks); err != nil || list.NextPageToken == "" {
+			return n, err
+		}
+		p.PageToken = list.NextPageToken
+	}
 }
 
 // judgeTask says what is wrong with a finished task and its attempts.

@@ -196,8 +196,12 @@ func (s *stack) awaitHealthy(ctx context.Context, n int) error {
 // without a shell have no kill, and `docker kill` would be taken for an
 // operator's stop.
 const killer = `for s in /proc/[0-9]*/status; do
-  if grep -q '^PPid:[[:space:]]*1$' "$s"; then p=${s%/status}; kill -9 "${p#/proc/}"; fi
+  if grep -qs '^PPid:[[:space:]]*1$' "$s"; then p=${s%/status}; kill -9 "${p#/proc/}"; fi
 done`
+
+// killed is how the killer itself may end: with the container whose process
+// numbers it shares.
+const killed = 128 + 9
 
 // kill kills the process in a container and waits until it is started anew and
 // says that it is ready.
@@ -205,7 +209,8 @@ func (s *stack) kill(ctx context.Context, c container) error {
 	say("kill -9 in %s", strings.TrimPrefix(c.Name, "/"))
 	begun := time.Now()
 	_, err := s.exec(ctx, "docker", "run", "--rm", "--pid", "container:"+c.ID, "--network", "none", "--user", "0", "--entrypoint", "sh", s.agentImage, "-c", killer)
-	if err != nil {
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != killed) {
 		return err
 	}
 	err = s.await(ctx, c.service()+" after kill -9", func(ctx context.Context) (bool, string, error) {
