@@ -7,30 +7,6 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-func (r *recorder) RetireDevice(ctx context.Context, p store.DeviceAdminParams) (berth.Device, []berth.Transition, error) {
-	d, trs, err := r.Store.RetireDevice(ctx, p)
-	r.journal.note(p.Actor, trs, err)
-	return d, trs, err
-}
-
-func (r *recorder) ForceRelease(ctx context.Context, p store.ForceReleaseParams) (berth.Device, []berth.Transition, error) {
-	d, trs, err := r.Store.ForceRelease(ctx, p)
-	r.journal.note(p.Actor, trs, err)
-	return d, trs, err
-}
-
-func (r *recorder) DrainHost(ctx context.Context, actor berth.Actor, id berth.HostID, on bool) (berth.Host, []berth.Transition, error) {
-	h, trs, err := r.Store.DrainHost(ctx, actor, id, on)
-	r.journal.note(actor, trs, err)
-	return h, trs, err
-}
-
-func (r *recorder) RevokeHost(ctx context.Context, actor berth.Actor, id berth.HostID) (berth.Host, []berth.Transition, error) {
-	h, trs, err := r.Store.RevokeHost(ctx, actor, id)
-	r.journal.note(actor, trs, err)
-	return h, trs, err
-}
-
 func (r *recorder) SetTaskPriority(ctx context.Context, p store.TaskParams, priority int) (berth.Task, []berth.Transition, error) {
 	task, trs, err := r.Store.SetTaskPriority(ctx, p, priority)
 	r.journal.note(p.Actor, trs, err)
