@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +96,7 @@ func (w *world) brokenOff(op operation, call func(context.Context, store.Store) 
 type callFunc = func(ctx context.Context, s store.Store) error
 
 func operations() []operation {
-	return append(append(taskOperations(), agentOperations()...), otherOperations()...)
+	return slices.Concat(taskOperations(), agentOperations(), otherOperations(), inputOperations())
 }
 
 func taskOperations() []operation {

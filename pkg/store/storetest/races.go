@@ -108,7 +108,7 @@ func runRace(w *world, s store.Store, hk *hook, r race, swapped bool, at int) (t
 }
 
 func races() []race {
-	return slices.Concat(agentRaces(), cancelRaces(), otherRaces(), operatorRaces())
+	return slices.Concat(agentRaces(), cancelRaces(), otherRaces(), operatorRaces(), inputRaces())
 }
 
 // expired moves the clock to where the keeper ends running work.

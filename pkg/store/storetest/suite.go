@@ -28,6 +28,7 @@ func Run(t *testing.T, h Harness) {
 		{"Complete", completeChecks()},
 		{"Release", releaseChecks()},
 		{"Upload", uploadChecks()},
+		{"Input", inputChecks()},
 		{"Placement", placementChecks()},
 		{"Promote", promoteChecks()},
 		{"GiveUp", giveUpChecks()},
