@@ -61,8 +61,9 @@ type AmnestyFacts struct {
 	LastSweep time.Time
 	// Renewals of any host, as RenewAttempts marks them (threshold BlindAfter).
 	Renewals Mark
-	// Running counts the leases held by running attempts; Expired those of them
-	// that are over, ExpiredHosts their hosts.
+	// Running counts the leases held by running attempts. Expired counts those of
+	// them that are over and that an agent got or renewed after the last amnesty
+	// was granted (they end after its Until); ExpiredHosts are their hosts.
 	Running, Expired, ExpiredHosts int
 	// Last amnesty that was granted.
 	Last Amnesty
@@ -70,12 +71,15 @@ type AmnestyFacts struct {
 
 // JudgeAmnesty decides whether to grant an amnesty (design.md section 6):
 //
-//   - when nobody swept for BlindAfter and no renewal of any host was stored in a
-//     time as long: the database could not be reached; or
+//   - when there was a time of BlindAfter, not over before the last sweep, in
+//     which neither a keeper swept nor a renewal of any host was stored: the
+//     database could not be reached; or
 //   - when leases of at least AmnestyHosts hosts and over half of all running ones
 //     have expired: renewals cannot be stored, though the keeper can work.
 //
-// Never twice without a renewal between, and never while one is in force. One
+// Never twice without a renewal between, never a second time for a lease that
+// was not renewed since the first (else three dead hosts of five would be held
+// for ever by the renewals of the others), and never while one is in force. One
 // dead host never triggers it.
 func (t Timings) JudgeAmnesty(f AmnestyFacts) (Amnesty, bool) {
 	if f.Running == 0 || f.Last.InForce(f.Now) {
@@ -96,14 +100,26 @@ func (t Timings) JudgeAmnesty(f AmnestyFacts) (Amnesty, bool) {
 	return Amnesty{}, false
 }
 
-// blind: agents may reconnect before the first sweep after an outage, so the
-// silence of renewals may have ended already; then the mark's gap tells of it.
+// blind reports whether a silence of renewals and the time since the last sweep
+// have BlindAfter in common. Agents may reconnect before the first sweep after
+// an outage, so the silence may be over already: then the mark's gap tells of it.
 func (t Timings) blind(f AmnestyFacts) bool {
-	if f.LastSweep.IsZero() || f.Now.Sub(f.LastSweep) < t.BlindAfter() {
+	if f.LastSweep.IsZero() {
 		return false
 	}
-	if !f.Renewals.At.After(f.LastSweep.Add(t.MarkEvery())) {
-		return true
+	silent := func(from, to time.Time) bool {
+		if from.Before(f.LastSweep) {
+			from = f.LastSweep
+		}
+		return to.Sub(from) >= t.BlindAfter()
 	}
-	return f.Renewals.GapTo.After(f.LastSweep) && !f.Renewals.GapFrom.After(f.LastSweep.Add(t.RenewEvery))
+	return silent(f.Renewals.At, f.Now) || silent(f.Renewals.GapFrom, f.Renewals.GapTo)
+}
+
+// MayEnd reports whether a keeper whose sweep was judged may still end a running
+// attempt at now: no amnesty came into force, and some keeper's sweep is younger
+// than BlindAfter. A keeper that was stopped in mid-sweep leaves the attempt to
+// the next sweep, which judges the amnesty first.
+func (t Timings) MayEnd(last Amnesty, lastSweep, now time.Time) bool {
+	return !last.InForce(now) && (lastSweep.IsZero() || now.Sub(lastSweep) < t.BlindAfter())
 }

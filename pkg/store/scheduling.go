@@ -131,7 +131,8 @@ type Keeping interface {
 	// MarkSilentHosts takes at most limit online hosts that are no longer fresh
 	// offline: their devices' placeable bits are cleared (lease rows first, then
 	// the host) and an audit row written. Attempts are left to their leases. It
-	// returns the hosts. None while an amnesty is in force.
+	// returns the hosts. None while an amnesty is in force, or when the mark of
+	// sweeps is older than BlindAfter: then the next sweep judges the amnesty first.
 	MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) ([]berth.HostID, error)
 
 	// LastAmnesty is the newest amnesty, zero when there was none.

@@ -23,9 +23,9 @@ func onPostgres() storetest.Harness {
 		Name: "postgres",
 		Fresh: func(tb testing.TB) storetest.Database {
 			dsn := pgtest.NewDB(tb, template)
-			return func(_ testing.TB, opts store.Options) (store.Store, error) {
+			return storetest.Database{Open: func(_ testing.TB, opts store.Options) (store.Store, error) {
 				return postgres.Open(context.Background(), dsn, opts)
-			}
+			}}
 		},
 	}
 }
@@ -38,9 +38,9 @@ func onSQLite() storetest.Harness {
 			if err := schema.Up(context.Background(), path); err != nil {
 				tb.Fatalf("migrate: %v", err)
 			}
-			return func(_ testing.TB, opts store.Options) (store.Store, error) {
+			return storetest.Database{Open: func(_ testing.TB, opts store.Options) (store.Store, error) {
 				return sqlite.Open(context.Background(), path, opts)
-			}
+			}}
 		},
 	}
 }

@@ -299,7 +299,10 @@ func (s *Store) RenewAttempts(ctx context.Context, p store.RenewParams) (answers
 		if err := t.extend(renewed, h.now); err != nil {
 			return err
 		}
-		return t.progress(notes)
+		if err := t.progress(notes); err != nil || len(renewed) == 0 {
+			return err
+		}
+		return t.markRenewed(h.now)
 	})
 	return committed(answers, moves, err)
 }

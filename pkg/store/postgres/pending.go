@@ -24,8 +24,6 @@ func (s *Store) SetTaskPriority(context.Context, store.TaskParams, int) (t berth
 	return t, m, errPending
 }
 
-func (s *Store) LastAmnesty(context.Context) (a berth.Amnesty, err error) { return a, errPending }
-
 func (s *Store) SweepTasks(context.Context, berth.Actor, berth.TaskID, int) (r store.SweepResult, err error) {
 	return r, errPending
 }

@@ -57,6 +57,7 @@ type Store struct {
 	settings  []setting // sent with each BEGIN where a pooler stands in between
 	hints     *hints
 	deadlocks atomic.Int64
+	aside     store.SetAside // of ReapLeases
 	closing   sync.Once
 }
 

@@ -67,6 +67,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	} {
 		sql.WriteString("DELETE FROM " + table + ";")
 	}
+	sql.WriteString("DELETE FROM amnesties; UPDATE marks SET at = NULL, gap_from = NULL, gap_to = NULL;")
 	sql.WriteString("DELETE FROM pools WHERE name <> 'default'")
 	if _, err := conn.Exec(ctx, sql.String()); err != nil {
 		tb.Errorf("database to hand on: %v", err)
@@ -77,6 +78,17 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	r.free = append(r.free, dsn)
 }
 
+func execute(dsn, statement string) error {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	_, err = conn.Exec(ctx, statement)
+	return err
+}
+
 func harness(t *testing.T) storetest.Harness {
 	databases := &recycled{parent: t}
 	return storetest.Harness{
@@ -84,17 +96,20 @@ func harness(t *testing.T) storetest.Harness {
 		Fresh: func(tb testing.TB) storetest.Database {
 			dsn := databases.take()
 			tb.Cleanup(func() { databases.giveBack(tb, dsn) })
-			return func(tb testing.TB, opts store.Options) (store.Store, error) {
-				s, err := postgres.Open(context.Background(), dsn, opts)
-				if err != nil {
-					return nil, err
-				}
-				tb.Cleanup(func() {
-					if n := s.Deadlocks(); n > 0 {
-						tb.Errorf("I13: %d deadlocks", n)
+			return storetest.Database{
+				Open: func(tb testing.TB, opts store.Options) (store.Store, error) {
+					s, err := postgres.Open(context.Background(), dsn, opts)
+					if err != nil {
+						return nil, err
 					}
-				})
-				return s, nil
+					tb.Cleanup(func() {
+						if n := s.Deadlocks(); n > 0 {
+							tb.Errorf("I13: %d deadlocks", n)
+						}
+					})
+					return s, nil
+				},
+				Exec: func(statement string) error { return execute(dsn, statement) },
 			}
 		},
 	}

@@ -7,19 +7,25 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 )
 
-// reapable is what the keeper's sweep finds without a lock.
+// reapable is what the keeper's sweep finds without a lock: what could not be
+// ended before comes last, and what runs is left out while an amnesty is in force.
 const reapable = `
 SELECT l.attempt_id FROM leases l JOIN attempts a ON a.task_id = l.task_id AND a.number = l.number,
      (SELECT berth_now() AS now OFFSET 0) n
 WHERE l.attempt_id IS NOT NULL
-  AND CASE WHEN a.state = 'running' THEN LEAST(l.expires_at, l.kill_by) + make_interval(secs => $1) ELSE l.expires_at END <= n.now
-ORDER BY l.expires_at, l.device_id LIMIT $2`
+  AND CASE WHEN a.state = 'running' THEN NOT $3 AND LEAST(l.expires_at, l.kill_by) + make_interval(secs => $1) <= n.now
+           ELSE l.expires_at <= n.now END
+ORDER BY l.attempt_id = ANY ($4), l.expires_at, l.device_id LIMIT $2`
 
 // ReapLeases is documented at store.Keeping.
 func (s *Store) ReapLeases(ctx context.Context, actor berth.Actor, limit int) (moves []berth.Transition, err error) {
+	held, err := s.judgeAmnesty(ctx, actor, "ReapLeases")
+	if err != nil {
+		return nil, err
+	}
 	var ids []berth.AttemptID
 	if err := s.read(ctx, "ReapLeases", func(t *tx) error {
-		ids, err = collect(t, column[berth.AttemptID], reapable, s.timings.ReapGrace.Seconds(), max(0, limit))
+		ids, err = collect(t, column[berth.AttemptID], reapable, s.timings.ReapGrace.Seconds(), max(0, limit), held, uids(s.aside.IDs()))
 		return err
 	}); err != nil {
 		return nil, err
@@ -31,6 +37,7 @@ func (s *Store) ReapLeases(ctx context.Context, actor berth.Actor, limit int) (m
 			ended, err = t.reap(actor, id)
 			return err
 		})
+		s.aside.Note(id, err)
 		if err == nil {
 			moves = append(moves, ended...)
 		} else if fault == nil {
@@ -63,6 +70,11 @@ func (t *tx) reap(actor berth.Actor, id berth.AttemptID) ([]berth.Transition, er
 	if !over {
 		return nil, nil
 	}
+	if a.state.Started() {
+		if may, err := t.mayEnd(now); err != nil || !may {
+			return nil, err
+		}
+	}
 	return t.endAttempts(actor, now, []*end{{
 		live: a, outcome: verdict.Outcome, reason: verdict.Reason, by: verdict.By, dirty: verdict.Unclean,
 	}})
@@ -72,6 +84,13 @@ func (t *tx) reap(actor berth.Actor, id berth.AttemptID) ([]berth.Transition, er
 func (s *Store) MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) (hosts []berth.HostID, err error) {
 	var silent []berth.HostID
 	if err := s.read(ctx, "MarkSilentHosts", func(t *tx) error {
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
+		if may, err := t.mayEnd(now); err != nil || !may {
+			return err
+		}
 		silent, err = collect(t, column[berth.HostID], `
 SELECT id FROM hosts, (SELECT berth_now() AS now OFFSET 0) n
 WHERE state = 'online' AND (last_seen_at IS NULL OR last_seen_at < n.now - make_interval(secs => $1))

@@ -234,7 +234,7 @@ func renew(t *tx, call store.AgentCall, item store.RenewItem) (answer store.Leas
 		return answer, tr, err
 	}
 	answer.Status, answer.Left, answer.Cancel = store.LeaseGranted, a.expires.Sub(t.now), !a.CancelRequestedAt.IsZero()
-	return answer, a.transition(t, berth.EventRenewed, a.State.TaskState()), nil
+	return answer, a.transition(t, berth.EventRenewed, a.State.TaskState()), markRenewed(t)
 }
 
 func storeProgress(t *tx, id berth.AttemptID, progress float64, note redact.String) error {

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -9,13 +10,18 @@ import (
 
 // ReapLeases implements store.Keeping.
 func (s *Store) ReapLeases(ctx context.Context, actor berth.Actor, limit int) (trs []berth.Transition, err error) {
-	over, err := s.overdue(ctx, limit)
+	held, err := s.judgeAmnesty(ctx, actor, "ReapLeases")
+	if err != nil {
+		return nil, err
+	}
+	over, err := s.overdue(ctx, limit, held)
 	if err != nil {
 		return nil, err
 	}
 	var first error
 	for _, id := range over {
 		tr, err := s.reap(ctx, actor, id)
+		s.aside.Note(id, err)
 		if err != nil && first == nil {
 			first = err
 		}
@@ -35,20 +41,30 @@ func (s *Store) verdict(t *tx, a attempt) (berth.ReapVerdict, bool) {
 	}, t.now)
 }
 
-// overdue lists attempts that may be ended now, the longest overdue first. Each
-// is judged again in its own transaction.
-func (s *Store) overdue(ctx context.Context, limit int) (ids []berth.AttemptID, err error) {
+// overdue lists attempts that may be ended now, the longest overdue first, but
+// last what could not be ended before, and what runs only while no amnesty holds
+// it. Each is judged again in its own transaction.
+func (s *Store) overdue(ctx context.Context, limit int, held bool) (ids []berth.AttemptID, err error) {
 	err = s.read(ctx, "ReapLeases", func(t *tx) error {
 		candidates, err := queryAll(t, scanAttempt, attemptSelect+
 			" WHERE a.ended_at IS NULL AND (l.expires_at <= ?1 OR l.kill_by <= ?1) ORDER BY min(l.expires_at, coalesce(l.kill_by, l.expires_at)), a.id", micros(t.now))
 		if err != nil {
 			return err
 		}
+		aside := s.aside.IDs()
+		var last []berth.AttemptID
 		for _, a := range candidates {
-			if _, ok := s.verdict(t, a); ok && len(ids) < limit {
+			if _, ok := s.verdict(t, a); !ok || held && a.State.Started() {
+				continue
+			}
+			if slices.Contains(aside, a.ID) {
+				last = append(last, a.ID)
+			} else {
 				ids = append(ids, a.ID)
 			}
 		}
+		ids = append(ids, last...)
+		ids = ids[:min(len(ids), max(0, limit))]
 		return nil
 	})
 	return ids, err
@@ -64,6 +80,11 @@ func (s *Store) reap(ctx context.Context, actor berth.Actor, id berth.AttemptID)
 		if !ok {
 			return nil
 		}
+		if a.State.Started() {
+			if may, err := mayEnd(t); err != nil || !may {
+				return err
+			}
+		}
 		hintOf(t, store.HintAssigned, a.Host)
 		tr, err = endAttempt(t, actor, a, ending{outcome: v.Outcome, reason: v.Reason, by: v.By, unclean: v.Unclean})
 		return err
@@ -77,6 +98,9 @@ func (s *Store) reap(ctx context.Context, actor berth.Actor, id berth.AttemptID)
 // MarkSilentHosts implements store.Keeping.
 func (s *Store) MarkSilentHosts(ctx context.Context, actor berth.Actor, limit int) (silent []berth.HostID, err error) {
 	err = s.write(ctx, "MarkSilentHosts", func(t *tx) error {
+		if may, err := mayEnd(t); err != nil || !may {
+			return err
+		}
 		online, err := queryAll(t, scanHostRow, hostRowSelect+" WHERE state = 'online' ORDER BY last_seen_at, id")
 		if err != nil {
 			return err

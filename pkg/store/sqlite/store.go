@@ -54,6 +54,7 @@ type Store struct {
 	readerPool *sql.DB
 
 	rounds roundSet
+	aside  store.SetAside // of ReapLeases
 
 	closing  chan struct{}
 	closeErr error

@@ -11,9 +11,14 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// Database opens one more handle on one database, standing for one more
-// process. The suite closes every handle that it opened.
-type Database func(tb testing.TB, opts store.Options) (store.Store, error)
+// Database is one database of an engine.
+type Database struct {
+	// Open opens one more handle on it, standing for one more process. The suite
+	// closes every handle that it opened.
+	Open func(tb testing.TB, opts store.Options) (store.Store, error)
+	// Exec runs a statement beside the engine, to make damage that no operation can.
+	Exec func(statement string) error
+}
 
 // Harness is what an engine's test gives to the suite.
 type Harness struct {
@@ -66,7 +71,7 @@ func (e *Env) OpenWith(tb testing.TB, change func(*store.Options)) store.Store {
 	if change != nil {
 		change(&opts)
 	}
-	s, err := e.database(tb, opts)
+	s, err := e.database.Open(tb, opts)
 	if err != nil {
 		tb.Fatalf("open: %v", err)
 	}

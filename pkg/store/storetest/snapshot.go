@@ -23,6 +23,7 @@ type snapshot struct {
 	Enrolments []berth.EnrolmentToken
 	Keys       []store.SigningKey
 	Audit      []berth.AuditEvent
+	Amnesty    berth.Amnesty
 }
 
 // snapshot reads everything through the world's first handle.
@@ -56,7 +57,7 @@ func (w *world) snapshot() snapshot {
 	w.must("list enrolments", err)
 	s.Keys, err = w.Store.SigningKeys(bg())
 	w.must("list keys", err)
-	s.Heads = w.poolHeads(s.Pools)
+	s.Heads, s.Amnesty = w.poolHeads(s.Pools), w.amnesty()
 	return s
 }
 
