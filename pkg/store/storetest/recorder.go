@@ -144,6 +144,30 @@ func (r *recorder) ReapLeases(ctx context.Context, actor berth.Actor, limit int)
 	return trs, err
 }
 
+func (r *recorder) RetireDevice(ctx context.Context, p store.DeviceAdminParams) (berth.Device, []berth.Transition, error) {
+	d, trs, err := r.Store.RetireDevice(ctx, p)
+	r.journal.note(p.Actor, trs, err)
+	return d, trs, err
+}
+
+func (r *recorder) ForceRelease(ctx context.Context, p store.ForceReleaseParams) (berth.Device, []berth.Transition, error) {
+	d, trs, err := r.Store.ForceRelease(ctx, p)
+	r.journal.note(p.Actor, trs, err)
+	return d, trs, err
+}
+
+func (r *recorder) DrainHost(ctx context.Context, actor berth.Actor, id berth.HostID, on bool) (berth.Host, []berth.Transition, error) {
+	h, trs, err := r.Store.DrainHost(ctx, actor, id, on)
+	r.journal.note(actor, trs, err)
+	return h, trs, err
+}
+
+func (r *recorder) RevokeHost(ctx context.Context, actor berth.Actor, id berth.HostID) (berth.Host, []berth.Transition, error) {
+	h, trs, err := r.Store.RevokeHost(ctx, actor, id)
+	r.journal.note(actor, trs, err)
+	return h, trs, err
+}
+
 func (r *recorder) AddSigningKey(ctx context.Context, key store.SigningKey, olderThan time.Duration) (store.SigningKey, error) {
 	k, err := r.Store.AddSigningKey(ctx, key, olderThan)
 	r.journal.note(berth.Actor{}, nil, err)
