@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/util/validation"
-
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/eligibility"
 	"github.com/berth-dev/berth/pkg/protocol"
@@ -97,21 +95,7 @@ func checkDevices(f *berth.Faults, devices []protocol.Device) {
 		if d.HighestFence < 0 || d.HighestFence > maxCounter {
 			f.Add(path+".highest_fence", "it is no fence", "send 0, or the highest of the agent's journal")
 		}
-		checkLabels(f, path+".labels", d.Labels)
-	}
-}
-
-func checkLabels(f *berth.Faults, path string, labels map[string]string) {
-	if len(labels) > berth.MaxLabels {
-		f.Add(path, fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("send at most %d", berth.MaxLabels))
-		return
-	}
-	for key, value := range labels {
-		if len(validation.IsQualifiedName(key)) > 0 {
-			f.Add(path, fmt.Sprintf("%q is no label's name", berth.Clip(key, 40)), "use letters, digits, - _ . and at most one prefix, such as browser or example.com/rack")
-		} else if len(validation.IsValidLabelValue(value)) > 0 {
-			f.Add(path+"."+key, "it is no label's value", "use at most 63 letters, digits, - _ .")
-		}
+		eligibility.CheckLabels(path+".labels", d.Labels, f)
 	}
 }
 

@@ -399,17 +399,34 @@ type AttemptState string
 
 // Device Its state has four axes - present, health, admin, occupancy.
 type Device struct {
+	// Admin What operators decided.
 	Admin DeviceAdmin `json:"admin"`
+
+	// AdminLabels Those of `labels` that operators set.
+	AdminLabels map[string]string `json:"admin_labels"`
+
+	// AdminNote What the operator said about `admin`.
+	AdminNote string `json:"admin_note,omitempty,omitzero"`
 
 	// AttemptID Who holds it; shown to those who see all tasks.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	AttemptID  ID           `json:"attempt_id,omitempty,omitzero"`
-	CreatedAt  time.Time    `json:"created_at"`
-	Driver     string       `json:"driver"`
-	Fence      int64        `json:"fence"`
-	HardwareID string       `json:"hardware_id"`
-	Health     DeviceHealth `json:"health"`
+	AttemptID ID `json:"attempt_id,omitempty,omitzero"`
+
+	// ConflictHostID Another host reported the same hardware; an operator may move it there.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ConflictHostID ID        `json:"conflict_host_id,omitempty,omitzero"`
+	CreatedAt      time.Time `json:"created_at"`
+	Driver         string    `json:"driver"`
+	Fence          int64     `json:"fence"`
+	HardwareID     string    `json:"hardware_id"`
+
+	// Health `suspect` devices are placed last; `quarantined` ones get no task but operators' probes.
+	Health DeviceHealth `json:"health"`
+
+	// HealthFailures Attempts in a row that the device failed; three quarantine it.
+	HealthFailures int `json:"health_failures"`
 
 	// HostID A UUID in lower case.
 	//
@@ -420,10 +437,12 @@ type Device struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID        ID                `json:"id"`
-	Labels    map[string]string `json:"labels"`
-	Name      string            `json:"name"`
-	Occupancy DeviceOccupancy   `json:"occupancy"`
+	ID     ID                `json:"id"`
+	Labels map[string]string `json:"labels"`
+	Name   string            `json:"name"`
+
+	// Occupancy `unclean`: work that was not seen to end may still touch it.
+	Occupancy DeviceOccupancy `json:"occupancy"`
 
 	// Pool Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 	//
@@ -433,6 +452,9 @@ type Device struct {
 	// Present Its host reported it at the last sync.
 	Present bool `json:"present"`
 
+	// QuarantinedUntil Good probes do not end the quarantine before.
+	QuarantinedUntil time.Time `json:"quarantined_until,omitempty,omitzero"`
+
 	// TaskID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
@@ -440,20 +462,42 @@ type Device struct {
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// DeviceAdmin defines model for Device.Admin.
+// DeviceAdmin What operators decided.
 type DeviceAdmin string
 
-// DeviceHealth defines model for Device.Health.
+// DeviceHealth `suspect` devices are placed last; `quarantined` ones get no task but operators' probes.
 type DeviceHealth string
 
-// DeviceOccupancy defines model for Device.Occupancy.
-type DeviceOccupancy string
+// DeviceLabels defines model for DeviceLabels.
+type DeviceLabels struct {
+	Labels map[string]string `json:"labels"`
+}
 
 // DeviceList defines model for DeviceList.
 type DeviceList struct {
 	Devices       []Device `json:"devices"`
 	NextPageToken string   `json:"next_page_token,omitempty,omitzero"`
 }
+
+// DeviceMove defines model for DeviceMove.
+type DeviceMove struct {
+	// HostID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	HostID ID `json:"host_id"`
+}
+
+// DeviceNote defines model for DeviceNote.
+type DeviceNote struct {
+	// Note Why; replaces the note that was there.
+	Note string `json:"note,omitempty,omitzero"`
+}
+
+// DeviceOccupancy `unclean`: work that was not seen to end may still touch it.
+type DeviceOccupancy string
+
+// Digest A SHA-256 in 64 lower-case hex digits.
+type Digest = string
 
 // EnrolmentToken defines model for EnrolmentToken.
 type EnrolmentToken struct {
@@ -517,6 +561,14 @@ type FieldError struct {
 	Remedy string `json:"remedy,omitempty,omitzero"`
 }
 
+// ForceRelease defines model for ForceRelease.
+type ForceRelease struct {
+	// AttemptID The attempt that is meant.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	AttemptID ID `json:"attempt_id,omitempty,omitzero"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status HealthStatus `json:"status"`
@@ -531,10 +583,15 @@ type HealthStatus string
 
 // Host defines model for Host.
 type Host struct {
-	AgentVersion string    `json:"agent_version"`
-	Devices      int       `json:"devices"`
-	Draining     bool      `json:"draining"`
-	EnrolledAt   time.Time `json:"enrolled_at"`
+	AgentVersion string `json:"agent_version"`
+	Devices      int    `json:"devices"`
+
+	// DrainRequestedAt When an operator asked; absent without that.
+	DrainRequestedAt time.Time `json:"drain_requested_at,omitempty,omitzero"`
+
+	// Draining It takes nothing more, because an operator asked or its agent says so.
+	Draining   bool      `json:"draining"`
+	EnrolledAt time.Time `json:"enrolled_at"`
 
 	// Held Devices that are held.
 	Held int `json:"held"`
@@ -554,8 +611,11 @@ type Host struct {
 	// Pool Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 	//
 	// Examples: default
-	Pool  Name      `json:"pool"`
-	State HostState `json:"state"`
+	Pool Name `json:"pool"`
+
+	// Protocol Version of the agent protocol that it speaks.
+	Protocol int       `json:"protocol"`
+	State    HostState `json:"state"`
 }
 
 // HostState defines model for Host.State.
@@ -579,6 +639,57 @@ type ID = string
 
 // IdempotencyKey Printable ASCII without spaces.
 type IdempotencyKey = string
+
+// Input defines model for Input.
+type Input struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// LastUsedAt When a task last named it; its upload's end before that.
+	LastUsedAt time.Time `json:"last_used_at"`
+	Size       int64     `json:"size"`
+}
+
+// InputList defines model for InputList.
+type InputList struct {
+	Inputs        []Input `json:"inputs"`
+	NextPageToken string  `json:"next_page_token,omitempty,omitzero"`
+}
+
+// InputSpec defines model for InputSpec.
+type InputSpec struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Size In bytes; at most 4 GiB.
+	Size int64 `json:"size"`
+}
+
+// InputUpload defines model for InputUpload.
+type InputUpload struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Received Bytes that are there; send on from here.
+	Received int64 `json:"received"`
+	Size     int64 `json:"size"`
+
+	// Stored All is there and tasks may name it.
+	Stored bool `json:"stored"`
+}
+
+// InputUse defines model for InputUse.
+type InputUse struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Name The file name that the work sees.
+	//
+	// Examples: page.png
+	Name ArtifactName `json:"name"`
+}
 
 // JWKS defines model for JWKS.
 type JWKS struct {
@@ -608,6 +719,74 @@ type Name = string
 
 // Outcome defines model for Outcome.
 type Outcome string
+
+// Placement defines model for Placement.
+type Placement struct {
+	// Ahead Queued tasks that ask for the same and go before it.
+	Ahead int `json:"ahead"`
+
+	// AheadMore There are more than were counted.
+	AheadMore bool `json:"ahead_more"`
+
+	// Devices Devices of the pool, but retired ones; 0 where the task waits for none.
+	Devices int       `json:"devices"`
+	DueAt   time.Time `json:"due_at,omitempty,omitzero"`
+
+	// Fitting Those that meet the requirement.
+	Fitting int `json:"fitting"`
+
+	// Free Those of the fitting that can be had now.
+	Free     int       `json:"free"`
+	GiveUpAt time.Time `json:"give_up_at,omitempty,omitzero"`
+
+	// Reasons The most telling first.
+	Reasons []PlacementReason `json:"reasons"`
+
+	// RuledOut For each part of the requirement how many devices it rules out by itself; a device may count in several.
+	RuledOut []PlacementRuledOut `json:"ruled_out"`
+
+	// State `scheduled` not before its time; `queued`; `assigned`, `claimed`, `running` on a device; `failed` waiting for its retry; finished: `succeeded`, `dead_letter`, `cancelled`.
+	State TaskState `json:"state"`
+
+	// Summary Why it is where it is, in one sentence; the first reason's.
+	Summary string `json:"summary"`
+
+	// Truncated The pool has more devices than were looked at.
+	Truncated bool `json:"truncated"`
+
+	// Unavailable Why fitting devices cannot be had now; each counts once.
+	Unavailable []PlacementUnavailable `json:"unavailable"`
+
+	// Unsatisfiable No registered device of the pool could ever run it.
+	Unsatisfiable bool `json:"unsatisfiable"`
+}
+
+// PlacementReason defines model for PlacementReason.
+type PlacementReason struct {
+	// Code Stable; programs may act on it.
+	//
+	// Examples: label_missing
+	Code    string `json:"code"`
+	Message string `json:"message"`
+
+	// Remedy What to do; absent where waiting is all there is.
+	Remedy string `json:"remedy,omitempty,omitzero"`
+}
+
+// PlacementRuledOut defines model for PlacementRuledOut.
+type PlacementRuledOut struct {
+	Devices int `json:"devices"`
+
+	// Requirement A term of the selector, or the plugin and its version range.
+	Requirement string `json:"requirement"`
+}
+
+// PlacementUnavailable defines model for PlacementUnavailable.
+type PlacementUnavailable struct {
+	// Code Examples: busy
+	Code    string `json:"code"`
+	Devices int    `json:"devices"`
+}
 
 // Plugin defines model for Plugin.
 type Plugin struct {
@@ -694,6 +873,9 @@ type Problem struct {
 	Code   string       `json:"code"`
 	Detail string       `json:"detail,omitempty,omitzero"`
 	Errors []FieldError `json:"errors,omitempty,omitzero"`
+
+	// NextOffset With `upload_gap`, where to go on.
+	NextOffset *int64 `json:"next_offset,omitempty"`
 
 	// Remedy What to do about it.
 	Remedy    string `json:"remedy,omitempty,omitzero"`
@@ -792,7 +974,8 @@ type Task struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID ID `json:"id"`
+	ID     ID          `json:"id"`
+	Inputs []TaskInput `json:"inputs,omitempty,omitzero"`
 
 	// MaxTries Tries allowed; manual retries raise it.
 	MaxTries  int       `json:"max_tries"`
@@ -841,6 +1024,12 @@ type TaskBatch struct {
 	Tasks []TaskSpec `json:"tasks"`
 }
 
+// TaskChange defines model for TaskChange.
+type TaskChange struct {
+	// Priority 9 is the most urgent.
+	Priority int `json:"priority"`
+}
+
 // TaskEvent defines model for TaskEvent.
 type TaskEvent struct {
 	// Action Examples: task.assigned
@@ -877,6 +1066,20 @@ type TaskEvent struct {
 	To TaskState `json:"to,omitempty,omitzero"`
 }
 
+// TaskInput defines model for TaskInput.
+type TaskInput struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Name Letters, digits, dots, hyphens and underscores; no leading dot or hyphen.
+	//
+	// Examples: page.png
+	Name ArtifactName `json:"name"`
+
+	// Size In bytes.
+	Size int64 `json:"size"`
+}
+
 // TaskList defines model for TaskList.
 type TaskList struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
@@ -885,6 +1088,9 @@ type TaskList struct {
 
 // TaskSpec defines model for TaskSpec.
 type TaskSpec struct {
+	// Inputs Files that the work gets, each under a name of its own. They are uploaded before (`POST /inputs`).
+	Inputs []InputUse `json:"inputs,omitempty,omitzero"`
+
 	// Name For people.
 	Name string `json:"name,omitempty,omitzero"`
 
@@ -919,7 +1125,7 @@ type TaskSpec struct {
 	// RunTimeoutSeconds Bounds one attempt from its start.
 	RunTimeoutSeconds float64 `json:"run_timeout_seconds,omitempty,omitzero"`
 
-	// Selector Which devices fit, by their labels.
+	// Selector Which devices fit, by their labels. `berth.dev/device=ID` pins the task to a device; `berth.dev/probe=ID` does so even if it is cordoned or quarantined, for operators alone.
 	//
 	// Examples: browser=chromium,os in (linux,darwin)
 	Selector string   `json:"selector,omitempty,omitzero"`
@@ -942,17 +1148,45 @@ type Tokens struct {
 // TokensTokenType defines model for Tokens.TokenType.
 type TokensTokenType string
 
+// Version A full semantic version such as 1.4.0.
+//
+// Examples: 1.4.0
+type Version = string
+
 // AttemptNumber defines model for AttemptNumber.
 type AttemptNumber = int
 
 // CorrelationID defines model for CorrelationID.
 type CorrelationID = string
 
+// DeviceID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type DeviceID = ID
+
+// HostID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type HostID = ID
+
+// InputDigest A SHA-256 in 64 lower-case hex digits.
+type InputDigest = Digest
+
 // PageSize defines model for PageSize.
 type PageSize = int
 
 // PageToken defines model for PageToken.
 type PageToken = string
+
+// PluginName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type PluginName = Name
+
+// PoolName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type PoolName = Name
 
 // TaskID A UUID in lower case.
 //
@@ -961,6 +1195,11 @@ type TaskID = ID
 
 // TraceParent defines model for TraceParent.
 type TraceParent = string
+
+// VersionOfPlugin A full semantic version such as 1.4.0.
+//
+// Examples: 1.4.0
+type VersionOfPlugin = Version
 
 // Wait defines model for Wait.
 type Wait = float64
@@ -971,8 +1210,12 @@ type ListDevicesParams struct {
 	Pool Name `form:"pool,omitempty" json:"pool,omitempty,omitzero"`
 
 	// Host Id of the host.
-	Host     ID       `form:"host,omitempty" json:"host,omitempty,omitzero"`
-	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+	Host      ID              `form:"host,omitempty" json:"host,omitempty,omitzero"`
+	Health    DeviceHealth    `form:"health,omitempty" json:"health,omitempty,omitzero"`
+	Admin     DeviceAdmin     `form:"admin,omitempty" json:"admin,omitempty,omitzero"`
+	Occupancy DeviceOccupancy `form:"occupancy,omitempty" json:"occupancy,omitempty,omitzero"`
+	Driver    string          `form:"driver,omitempty" json:"driver,omitempty,omitzero"`
+	PageSize  PageSize        `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
@@ -1000,6 +1243,20 @@ type ListHostsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// ListInputsParams defines parameters for ListInputs.
+type ListInputsParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// AppendInputParams defines parameters for AppendInput.
+type AppendInputParams struct {
+	// Offset Where the part begins, in bytes.
+	Offset int64 `form:"offset,omitempty" json:"offset,omitempty,omitzero"`
 }
 
 // ListPluginsParams defines parameters for ListPlugins.
@@ -1115,8 +1372,32 @@ type LogoutJSONRequestBody = RefreshRequest
 // RefreshJSONRequestBody defines body for Refresh for application/json ContentType.
 type RefreshJSONRequestBody = RefreshRequest
 
+// ActivateDeviceJSONRequestBody defines body for ActivateDevice for application/json ContentType.
+type ActivateDeviceJSONRequestBody = DeviceNote
+
+// CordonDeviceJSONRequestBody defines body for CordonDevice for application/json ContentType.
+type CordonDeviceJSONRequestBody = DeviceNote
+
+// ForceReleaseDeviceJSONRequestBody defines body for ForceReleaseDevice for application/json ContentType.
+type ForceReleaseDeviceJSONRequestBody = ForceRelease
+
+// SetDeviceLabelsJSONRequestBody defines body for SetDeviceLabels for application/json ContentType.
+type SetDeviceLabelsJSONRequestBody = DeviceLabels
+
+// MaintainDeviceJSONRequestBody defines body for MaintainDevice for application/json ContentType.
+type MaintainDeviceJSONRequestBody = DeviceNote
+
+// MoveDeviceJSONRequestBody defines body for MoveDevice for application/json ContentType.
+type MoveDeviceJSONRequestBody = DeviceMove
+
+// RetireDeviceJSONRequestBody defines body for RetireDevice for application/json ContentType.
+type RetireDeviceJSONRequestBody = DeviceNote
+
 // CreateEnrolmentTokenJSONRequestBody defines body for CreateEnrolmentToken for application/json ContentType.
 type CreateEnrolmentTokenJSONRequestBody = EnrolmentTokenSpec
+
+// BeginInputJSONRequestBody defines body for BeginInput for application/json ContentType.
+type BeginInputJSONRequestBody = InputSpec
 
 // CreatePoolJSONRequestBody defines body for CreatePool for application/json ContentType.
 type CreatePoolJSONRequestBody = PoolSpec
@@ -1126,6 +1407,9 @@ type SubmitTaskJSONRequestBody = TaskSpec
 
 // SubmitTasksJSONRequestBody defines body for SubmitTasks for application/json ContentType.
 type SubmitTasksJSONRequestBody = TaskBatch
+
+// ChangeTaskJSONRequestBody defines body for ChangeTask for application/json ContentType.
+type ChangeTaskJSONRequestBody = TaskChange
 
 // RetryTaskJSONRequestBody defines body for RetryTask for application/json ContentType.
 type RetryTaskJSONRequestBody = RetryRequest
@@ -1278,6 +1562,144 @@ type ClientInterface interface {
 	// Corresponds with GET /devices/{id} (the `GetDevice` operationId).
 	GetDevice(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ActivateDeviceWithBody Put a device back to work
+	//
+	// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+	ActivateDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ActivateDevice Put a device back to work
+	//
+	// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+	ActivateDevice(ctx context.Context, id DeviceID, body ActivateDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CleanDevice Say that nothing touches an unclean device any more
+	//
+	// A device is `unclean` when work on it was not seen to end. A held one is `wrong_state`; one that is clean already is no error.
+	//
+	// Corresponds with POST /devices/{id}/clean (the `CleanDevice` operationId).
+	CleanDevice(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CordonDeviceWithBody Keep new tasks off a device
+	//
+	// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+	CordonDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CordonDevice Keep new tasks off a device
+	//
+	// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+	CordonDevice(ctx context.Context, id DeviceID, body CordonDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ForceReleaseDeviceWithBody End the attempt that holds a device
+	//
+	// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+	ForceReleaseDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ForceReleaseDevice End the attempt that holds a device
+	//
+	// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+	ForceReleaseDevice(ctx context.Context, id DeviceID, body ForceReleaseDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetDeviceLabelsWithBody Replace the operators' labels of a device
+	//
+	// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+	SetDeviceLabelsWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetDeviceLabels Replace the operators' labels of a device
+	//
+	// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+	SetDeviceLabels(ctx context.Context, id DeviceID, body SetDeviceLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MaintainDeviceWithBody Take a device into maintenance
+	//
+	// Nothing is placed on it any more, probes neither. What runs on it goes on.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+	MaintainDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MaintainDevice Take a device into maintenance
+	//
+	// Nothing is placed on it any more, probes neither. What runs on it goes on.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+	MaintainDevice(ctx context.Context, id DeviceID, body MaintainDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MoveDeviceWithBody Give a device to another host
+	//
+	// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+	MoveDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MoveDevice Give a device to another host
+	//
+	// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+	MoveDevice(ctx context.Context, id DeviceID, body MoveDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetireDeviceWithBody Take a device out for good
+	//
+	// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+	RetireDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetireDevice Take a device out for good
+	//
+	// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+	RetireDevice(ctx context.Context, id DeviceID, body RetireDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// TrustDevice End a quarantine or a doubt by hand
+	//
+	// Corresponds with POST /devices/{id}/trust (the `TrustDevice` operationId).
+	TrustDevice(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListEnrolmentTokens List enrolment tokens, never the secret part
 	//
 	// Corresponds with GET /enrolment-tokens (the `ListEnrolmentTokens` operationId).
@@ -1321,6 +1743,69 @@ type ClientInterface interface {
 	// Corresponds with GET /hosts/{id} (the `GetHost` operationId).
 	GetHost(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// DrainHost Let a host take nothing more
+	//
+	// What has not started goes back to the queue and spends no try; what runs finishes.
+	//
+	// Corresponds with POST /hosts/{id}/drain (the `DrainHost` operationId).
+	DrainHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RevokeHost Shut a host out for ever
+	//
+	// Its calls are refused from now on. What runs on it is ended as `infra_failed` and tried again elsewhere; its devices are unclean. To come back it must be enrolled anew.
+	//
+	// Corresponds with POST /hosts/{id}/revoke (the `RevokeHost` operationId).
+	RevokeHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UndrainHost End a host's drain
+	//
+	// Corresponds with POST /hosts/{id}/undrain (the `UndrainHost` operationId).
+	UndrainHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListInputs List stored inputs by digest
+	//
+	// Corresponds with GET /inputs (the `ListInputs` operationId).
+	ListInputs(ctx context.Context, params *ListInputsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BeginInputWithBody Begin or resume the upload of an input
+	//
+	// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /inputs (the `BeginInput` operationId).
+	BeginInputWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// BeginInput Begin or resume the upload of an input
+	//
+	// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /inputs (the `BeginInput` operationId).
+	BeginInput(ctx context.Context, body BeginInputJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetInput Get a stored input
+	//
+	// Corresponds with GET /inputs/{digest} (the `GetInput` operationId).
+	GetInput(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AppendInputWithBody Send a part of an input
+	//
+	// The bytes from `offset` on, at most 64 MiB. In the answer `received` is where to go on. A part is stored whole or not at all. A repeat of a part that is there has no effect and the same answer; a part behind the end is `upload_gap`, with `next_offset`. After the last part the input is `stored`, unless its bytes have another digest: then the upload is to be begun again.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /inputs/{digest} (the `AppendInput` operationId).
+	AppendInputWithBody(ctx context.Context, digest InputDigest, params *AppendInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetInputContent Download an input
+	//
+	// Always as a download. `Range` asks for a part.
+	//
+	// Corresponds with GET /inputs/{digest}/content (the `GetInputContent` operationId).
+	GetInputContent(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListPlugins List plugin versions by name and version
 	//
 	// Schemas are left out; get a plugin to see them.
@@ -1332,6 +1817,18 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /plugins/{name} (the `GetPlugin` operationId).
 	GetPlugin(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DisablePlugin Stop placing tasks on a version of a plugin
+	//
+	// Queued tasks that need it wait, running ones finish.
+	//
+	// Corresponds with POST /plugins/{name}/{version}/disable (the `DisablePlugin` operationId).
+	DisablePlugin(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EnablePlugin Let hosts serve a version of a plugin
+	//
+	// Corresponds with POST /plugins/{name}/{version}/enable (the `EnablePlugin` operationId).
+	EnablePlugin(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListPools List pools by name
 	//
@@ -1356,6 +1853,18 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /pools/{name} (the `GetPool` operationId).
 	GetPool(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PausePool Place nothing more in a pool
+	//
+	// Queued tasks wait, running ones finish.
+	//
+	// Corresponds with POST /pools/{name}/pause (the `PausePool` operationId).
+	PausePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumePool Place tasks in a pool again
+	//
+	// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
+	ResumePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListTasks List tasks, newest first
 	//
@@ -1397,6 +1906,24 @@ type ClientInterface interface {
 	// Corresponds with GET /tasks/{id} (the `GetTask` operationId).
 	GetTask(ctx context.Context, id TaskID, params *GetTaskParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ChangeTaskWithBody Give an unfinished task another priority
+	//
+	// Its place in the queue changes at once. The same priority is no error and has no effect.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+	ChangeTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ChangeTask Give an unfinished task another priority
+	//
+	// Its place in the queue changes at once. The same priority is no error and has no effect.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+	ChangeTask(ctx context.Context, id TaskID, body ChangeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListArtifacts List what a task's attempts left
 	//
 	// Corresponds with GET /tasks/{id}/artifacts (the `ListArtifacts` operationId).
@@ -1432,6 +1959,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /tasks/{id}/events (the `ListTaskEvents` operationId).
 	ListTaskEvents(ctx context.Context, id TaskID, params *ListTaskEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetPlacement Explain why a task is where it is
+	//
+	// What of the pool its requirement rules out, what of the rest is busy, cordoned, unwell, offline or unclean, its position, and what to do.
+	//
+	// Corresponds with GET /tasks/{id}/placement (the `GetPlacement` operationId).
+	GetPlacement(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RetryTaskWithBody Put a task back in the queue
 	//
@@ -1626,6 +2160,304 @@ func (c *RawClient) GetDevice(ctx context.Context, id ID, reqEditors ...RequestE
 	return c.Client.Do(req)
 }
 
+// ActivateDeviceWithBody Put a device back to work
+//
+// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+func (c *RawClient) ActivateDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActivateDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ActivateDevice Put a device back to work
+//
+// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+func (c *RawClient) ActivateDevice(ctx context.Context, id DeviceID, body ActivateDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewActivateDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CleanDevice Say that nothing touches an unclean device any more
+//
+// A device is `unclean` when work on it was not seen to end. A held one is `wrong_state`; one that is clean already is no error.
+//
+// Corresponds with POST /devices/{id}/clean (the `CleanDevice` operationId).
+func (c *RawClient) CleanDevice(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCleanDeviceRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CordonDeviceWithBody Keep new tasks off a device
+//
+// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+func (c *RawClient) CordonDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCordonDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CordonDevice Keep new tasks off a device
+//
+// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+func (c *RawClient) CordonDevice(ctx context.Context, id DeviceID, body CordonDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCordonDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ForceReleaseDeviceWithBody End the attempt that holds a device
+//
+// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+func (c *RawClient) ForceReleaseDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForceReleaseDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ForceReleaseDevice End the attempt that holds a device
+//
+// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+func (c *RawClient) ForceReleaseDevice(ctx context.Context, id DeviceID, body ForceReleaseDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewForceReleaseDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetDeviceLabelsWithBody Replace the operators' labels of a device
+//
+// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+func (c *RawClient) SetDeviceLabelsWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetDeviceLabelsRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetDeviceLabels Replace the operators' labels of a device
+//
+// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+func (c *RawClient) SetDeviceLabels(ctx context.Context, id DeviceID, body SetDeviceLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetDeviceLabelsRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MaintainDeviceWithBody Take a device into maintenance
+//
+// Nothing is placed on it any more, probes neither. What runs on it goes on.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+func (c *RawClient) MaintainDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMaintainDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MaintainDevice Take a device into maintenance
+//
+// Nothing is placed on it any more, probes neither. What runs on it goes on.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+func (c *RawClient) MaintainDevice(ctx context.Context, id DeviceID, body MaintainDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMaintainDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MoveDeviceWithBody Give a device to another host
+//
+// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+func (c *RawClient) MoveDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMoveDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MoveDevice Give a device to another host
+//
+// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+func (c *RawClient) MoveDevice(ctx context.Context, id DeviceID, body MoveDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMoveDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetireDeviceWithBody Take a device out for good
+//
+// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+func (c *RawClient) RetireDeviceWithBody(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireDeviceRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetireDevice Take a device out for good
+//
+// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+func (c *RawClient) RetireDevice(ctx context.Context, id DeviceID, body RetireDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireDeviceRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// TrustDevice End a quarantine or a doubt by hand
+//
+// Corresponds with POST /devices/{id}/trust (the `TrustDevice` operationId).
+func (c *RawClient) TrustDevice(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTrustDeviceRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListEnrolmentTokens List enrolment tokens, never the secret part
 //
 // Corresponds with GET /enrolment-tokens (the `ListEnrolmentTokens` operationId).
@@ -1739,6 +2571,159 @@ func (c *RawClient) GetHost(ctx context.Context, id ID, reqEditors ...RequestEdi
 	return c.Client.Do(req)
 }
 
+// DrainHost Let a host take nothing more
+//
+// What has not started goes back to the queue and spends no try; what runs finishes.
+//
+// Corresponds with POST /hosts/{id}/drain (the `DrainHost` operationId).
+func (c *RawClient) DrainHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDrainHostRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RevokeHost Shut a host out for ever
+//
+// Its calls are refused from now on. What runs on it is ended as `infra_failed` and tried again elsewhere; its devices are unclean. To come back it must be enrolled anew.
+//
+// Corresponds with POST /hosts/{id}/revoke (the `RevokeHost` operationId).
+func (c *RawClient) RevokeHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRevokeHostRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UndrainHost End a host's drain
+//
+// Corresponds with POST /hosts/{id}/undrain (the `UndrainHost` operationId).
+func (c *RawClient) UndrainHost(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUndrainHostRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListInputs List stored inputs by digest
+//
+// Corresponds with GET /inputs (the `ListInputs` operationId).
+func (c *RawClient) ListInputs(ctx context.Context, params *ListInputsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListInputsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BeginInputWithBody Begin or resume the upload of an input
+//
+// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /inputs (the `BeginInput` operationId).
+func (c *RawClient) BeginInputWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBeginInputRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// BeginInput Begin or resume the upload of an input
+//
+// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /inputs (the `BeginInput` operationId).
+func (c *RawClient) BeginInput(ctx context.Context, body BeginInputJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewBeginInputRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetInput Get a stored input
+//
+// Corresponds with GET /inputs/{digest} (the `GetInput` operationId).
+func (c *RawClient) GetInput(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetInputRequest(c.Server, digest)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AppendInputWithBody Send a part of an input
+//
+// The bytes from `offset` on, at most 64 MiB. In the answer `received` is where to go on. A part is stored whole or not at all. A repeat of a part that is there has no effect and the same answer; a part behind the end is `upload_gap`, with `next_offset`. After the last part the input is `stored`, unless its bytes have another digest: then the upload is to be begun again.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /inputs/{digest} (the `AppendInput` operationId).
+func (c *RawClient) AppendInputWithBody(ctx context.Context, digest InputDigest, params *AppendInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAppendInputRequestWithBody(c.Server, digest, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetInputContent Download an input
+//
+// Always as a download. `Range` asks for a part.
+//
+// Corresponds with GET /inputs/{digest}/content (the `GetInputContent` operationId).
+func (c *RawClient) GetInputContent(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetInputContentRequest(c.Server, digest)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListPlugins List plugin versions by name and version
 //
 // Schemas are left out; get a plugin to see them.
@@ -1761,6 +2746,38 @@ func (c *RawClient) ListPlugins(ctx context.Context, params *ListPluginsParams, 
 // Corresponds with GET /plugins/{name} (the `GetPlugin` operationId).
 func (c *RawClient) GetPlugin(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetPluginRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DisablePlugin Stop placing tasks on a version of a plugin
+//
+// Queued tasks that need it wait, running ones finish.
+//
+// Corresponds with POST /plugins/{name}/{version}/disable (the `DisablePlugin` operationId).
+func (c *RawClient) DisablePlugin(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDisablePluginRequest(c.Server, name, version)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EnablePlugin Let hosts serve a version of a plugin
+//
+// Corresponds with POST /plugins/{name}/{version}/enable (the `EnablePlugin` operationId).
+func (c *RawClient) EnablePlugin(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEnablePluginRequest(c.Server, name, version)
 	if err != nil {
 		return nil, err
 	}
@@ -1825,6 +2842,38 @@ func (c *RawClient) CreatePool(ctx context.Context, params *CreatePoolParams, bo
 // Corresponds with GET /pools/{name} (the `GetPool` operationId).
 func (c *RawClient) GetPool(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetPoolRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PausePool Place nothing more in a pool
+//
+// Queued tasks wait, running ones finish.
+//
+// Corresponds with POST /pools/{name}/pause (the `PausePool` operationId).
+func (c *RawClient) PausePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPausePoolRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumePool Place tasks in a pool again
+//
+// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
+func (c *RawClient) ResumePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumePoolRequest(c.Server, name)
 	if err != nil {
 		return nil, err
 	}
@@ -1935,6 +2984,44 @@ func (c *RawClient) GetTask(ctx context.Context, id TaskID, params *GetTaskParam
 	return c.Client.Do(req)
 }
 
+// ChangeTaskWithBody Give an unfinished task another priority
+//
+// Its place in the queue changes at once. The same priority is no error and has no effect.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+func (c *RawClient) ChangeTaskWithBody(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeTaskRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ChangeTask Give an unfinished task another priority
+//
+// Its place in the queue changes at once. The same priority is no error and has no effect.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+func (c *RawClient) ChangeTask(ctx context.Context, id TaskID, body ChangeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewChangeTaskRequest(c.Server, id, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListArtifacts List what a task's attempts left
 //
 // Corresponds with GET /tasks/{id}/artifacts (the `ListArtifacts` operationId).
@@ -2021,6 +3108,23 @@ func (c *RawClient) CancelTask(ctx context.Context, id TaskID, reqEditors ...Req
 // Corresponds with GET /tasks/{id}/events (the `ListTaskEvents` operationId).
 func (c *RawClient) ListTaskEvents(ctx context.Context, id TaskID, params *ListTaskEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewListTaskEventsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetPlacement Explain why a task is where it is
+//
+// What of the pool its requirement rules out, what of the rest is busy, cordoned, unwell, offline or unclean, its position, and what to do.
+//
+// Corresponds with GET /tasks/{id}/placement (the `GetPlacement` operationId).
+func (c *RawClient) GetPlacement(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetPlacementRequest(c.Server, id)
 	if err != nil {
 		return nil, err
 	}
@@ -2287,6 +3391,38 @@ func NewListDevicesRequest(server string, params *ListDevicesParams) (*http.Requ
 			}
 		}
 
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "health", params.Health, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "admin", params.Admin, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "occupancy", params.Occupancy, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "driver", params.Driver, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
 			return nil, err
 		} else {
@@ -2344,6 +3480,403 @@ func NewGetDeviceRequest(server string, id ID) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewActivateDeviceRequest calls the generic ActivateDevice builder with application/json body
+func NewActivateDeviceRequest(server string, id DeviceID, body ActivateDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewActivateDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewActivateDeviceRequestWithBody constructs an http.Request for the ActivateDevice method, with any body, and a specified content type
+func NewActivateDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/activate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCleanDeviceRequest constructs an http.Request for the CleanDevice method
+func NewCleanDeviceRequest(server string, id DeviceID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/clean", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCordonDeviceRequest calls the generic CordonDevice builder with application/json body
+func NewCordonDeviceRequest(server string, id DeviceID, body CordonDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCordonDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewCordonDeviceRequestWithBody constructs an http.Request for the CordonDevice method, with any body, and a specified content type
+func NewCordonDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/cordon", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewForceReleaseDeviceRequest calls the generic ForceReleaseDevice builder with application/json body
+func NewForceReleaseDeviceRequest(server string, id DeviceID, body ForceReleaseDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewForceReleaseDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewForceReleaseDeviceRequestWithBody constructs an http.Request for the ForceReleaseDevice method, with any body, and a specified content type
+func NewForceReleaseDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/force-release", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewSetDeviceLabelsRequest calls the generic SetDeviceLabels builder with application/json body
+func NewSetDeviceLabelsRequest(server string, id DeviceID, body SetDeviceLabelsJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetDeviceLabelsRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewSetDeviceLabelsRequestWithBody constructs an http.Request for the SetDeviceLabels method, with any body, and a specified content type
+func NewSetDeviceLabelsRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/labels", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewMaintainDeviceRequest calls the generic MaintainDevice builder with application/json body
+func NewMaintainDeviceRequest(server string, id DeviceID, body MaintainDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewMaintainDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewMaintainDeviceRequestWithBody constructs an http.Request for the MaintainDevice method, with any body, and a specified content type
+func NewMaintainDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/maintenance", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewMoveDeviceRequest calls the generic MoveDevice builder with application/json body
+func NewMoveDeviceRequest(server string, id DeviceID, body MoveDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewMoveDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewMoveDeviceRequestWithBody constructs an http.Request for the MoveDevice method, with any body, and a specified content type
+func NewMoveDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/move", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRetireDeviceRequest calls the generic RetireDevice builder with application/json body
+func NewRetireDeviceRequest(server string, id DeviceID, body RetireDeviceJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRetireDeviceRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewRetireDeviceRequestWithBody constructs an http.Request for the RetireDevice method, with any body, and a specified content type
+func NewRetireDeviceRequestWithBody(server string, id DeviceID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/retire", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewTrustDeviceRequest constructs an http.Request for the TrustDevice method
+func NewTrustDeviceRequest(server string, id DeviceID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/devices/%s/trust", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -2623,6 +4156,333 @@ func NewGetHostRequest(server string, id ID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewDrainHostRequest constructs an http.Request for the DrainHost method
+func NewDrainHostRequest(server string, id HostID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/hosts/%s/drain", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRevokeHostRequest constructs an http.Request for the RevokeHost method
+func NewRevokeHostRequest(server string, id HostID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/hosts/%s/revoke", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUndrainHostRequest constructs an http.Request for the UndrainHost method
+func NewUndrainHostRequest(server string, id HostID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/hosts/%s/undrain", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListInputsRequest constructs an http.Request for the ListInputs method
+func NewListInputsRequest(server string, params *ListInputsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/inputs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewBeginInputRequest calls the generic BeginInput builder with application/json body
+func NewBeginInputRequest(server string, body BeginInputJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewBeginInputRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewBeginInputRequestWithBody constructs an http.Request for the BeginInput method, with any body, and a specified content type
+func NewBeginInputRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/inputs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetInputRequest constructs an http.Request for the GetInput method
+func NewGetInputRequest(server string, digest InputDigest) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "digest", digest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/inputs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAppendInputRequestWithBody constructs an http.Request for the AppendInput method, with any body, and a specified content type
+func NewAppendInputRequestWithBody(server string, digest InputDigest, params *AppendInputParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "digest", digest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/inputs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetInputContentRequest constructs an http.Request for the GetInputContent method
+func NewGetInputContentRequest(server string, digest InputDigest) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "digest", digest, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/inputs/%s/content", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListPluginsRequest constructs an http.Request for the ListPlugins method
 func NewListPluginsRequest(server string, params *ListPluginsParams) (*http.Request, error) {
 	var err error
@@ -2708,6 +4568,88 @@ func NewGetPluginRequest(server string, name Name) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDisablePluginRequest constructs an http.Request for the DisablePlugin method
+func NewDisablePluginRequest(server string, name PluginName, version VersionOfPlugin) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "version", version, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/plugins/%s/%s/disable", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewEnablePluginRequest constructs an http.Request for the EnablePlugin method
+func NewEnablePluginRequest(server string, name PluginName, version VersionOfPlugin) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "version", version, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/plugins/%s/%s/enable", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -2853,6 +4795,74 @@ func NewGetPoolRequest(server string, name Name) (*http.Request, error) {
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPausePoolRequest constructs an http.Request for the PausePool method
+func NewPausePoolRequest(server string, name PoolName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools/%s/pause", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResumePoolRequest constructs an http.Request for the ResumePool method
+func NewResumePoolRequest(server string, name PoolName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pools/%s/resume", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -3216,6 +5226,53 @@ func NewGetTaskRequest(server string, id TaskID, params *GetTaskParams) (*http.R
 	return req, nil
 }
 
+// NewChangeTaskRequest calls the generic ChangeTask builder with application/json body
+func NewChangeTaskRequest(server string, id TaskID, body ChangeTaskJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewChangeTaskRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewChangeTaskRequestWithBody constructs an http.Request for the ChangeTask method, with any body, and a specified content type
+func NewChangeTaskRequestWithBody(server string, id TaskID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/tasks/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewListArtifactsRequest constructs an http.Request for the ListArtifacts method
 func NewListArtifactsRequest(server string, id TaskID) (*http.Request, error) {
 	var err error
@@ -3503,6 +5560,40 @@ func NewListTaskEventsRequest(server string, id TaskID, params *ListTaskEventsPa
 	return req, nil
 }
 
+// NewGetPlacementRequest constructs an http.Request for the GetPlacement method
+func NewGetPlacementRequest(server string, id TaskID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/tasks/%s/placement", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewRetryTaskRequest calls the generic RetryTask builder with application/json body
 func NewRetryTaskRequest(server string, id TaskID, params *RetryTaskParams, body RetryTaskJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -3689,6 +5780,148 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /devices/{id} (the `GetDevice` operationId).
 	GetDeviceWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*GetDeviceResponse, error)
 
+	// ActivateDeviceWithBodyWithResponse Put a device back to work
+	//
+	// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+	ActivateDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActivateDeviceResponse, error)
+
+	// ActivateDeviceWithResponse Put a device back to work
+	//
+	// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+	ActivateDeviceWithResponse(ctx context.Context, id DeviceID, body ActivateDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*ActivateDeviceResponse, error)
+
+	// CleanDeviceWithResponse Say that nothing touches an unclean device any more
+	//
+	// A device is `unclean` when work on it was not seen to end. A held one is `wrong_state`; one that is clean already is no error.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/clean (the `CleanDevice` operationId).
+	CleanDeviceWithResponse(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*CleanDeviceResponse, error)
+
+	// CordonDeviceWithBodyWithResponse Keep new tasks off a device
+	//
+	// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+	CordonDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CordonDeviceResponse, error)
+
+	// CordonDeviceWithResponse Keep new tasks off a device
+	//
+	// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+	CordonDeviceWithResponse(ctx context.Context, id DeviceID, body CordonDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*CordonDeviceResponse, error)
+
+	// ForceReleaseDeviceWithBodyWithResponse End the attempt that holds a device
+	//
+	// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+	ForceReleaseDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForceReleaseDeviceResponse, error)
+
+	// ForceReleaseDeviceWithResponse End the attempt that holds a device
+	//
+	// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+	ForceReleaseDeviceWithResponse(ctx context.Context, id DeviceID, body ForceReleaseDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*ForceReleaseDeviceResponse, error)
+
+	// SetDeviceLabelsWithBodyWithResponse Replace the operators' labels of a device
+	//
+	// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+	SetDeviceLabelsWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetDeviceLabelsResponse, error)
+
+	// SetDeviceLabelsWithResponse Replace the operators' labels of a device
+	//
+	// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+	SetDeviceLabelsWithResponse(ctx context.Context, id DeviceID, body SetDeviceLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*SetDeviceLabelsResponse, error)
+
+	// MaintainDeviceWithBodyWithResponse Take a device into maintenance
+	//
+	// Nothing is placed on it any more, probes neither. What runs on it goes on.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+	MaintainDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MaintainDeviceResponse, error)
+
+	// MaintainDeviceWithResponse Take a device into maintenance
+	//
+	// Nothing is placed on it any more, probes neither. What runs on it goes on.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+	MaintainDeviceWithResponse(ctx context.Context, id DeviceID, body MaintainDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*MaintainDeviceResponse, error)
+
+	// MoveDeviceWithBodyWithResponse Give a device to another host
+	//
+	// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+	MoveDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MoveDeviceResponse, error)
+
+	// MoveDeviceWithResponse Give a device to another host
+	//
+	// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+	MoveDeviceWithResponse(ctx context.Context, id DeviceID, body MoveDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*MoveDeviceResponse, error)
+
+	// RetireDeviceWithBodyWithResponse Take a device out for good
+	//
+	// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+	RetireDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireDeviceResponse, error)
+
+	// RetireDeviceWithResponse Take a device out for good
+	//
+	// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+	RetireDeviceWithResponse(ctx context.Context, id DeviceID, body RetireDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireDeviceResponse, error)
+
+	// TrustDeviceWithResponse End a quarantine or a doubt by hand
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /devices/{id}/trust (the `TrustDevice` operationId).
+	TrustDeviceWithResponse(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*TrustDeviceResponse, error)
+
 	// ListEnrolmentTokensWithResponse List enrolment tokens, never the secret part
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -3742,6 +5975,81 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /hosts/{id} (the `GetHost` operationId).
 	GetHostWithResponse(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*GetHostResponse, error)
 
+	// DrainHostWithResponse Let a host take nothing more
+	//
+	// What has not started goes back to the queue and spends no try; what runs finishes.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /hosts/{id}/drain (the `DrainHost` operationId).
+	DrainHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*DrainHostResponse, error)
+
+	// RevokeHostWithResponse Shut a host out for ever
+	//
+	// Its calls are refused from now on. What runs on it is ended as `infra_failed` and tried again elsewhere; its devices are unclean. To come back it must be enrolled anew.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /hosts/{id}/revoke (the `RevokeHost` operationId).
+	RevokeHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*RevokeHostResponse, error)
+
+	// UndrainHostWithResponse End a host's drain
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /hosts/{id}/undrain (the `UndrainHost` operationId).
+	UndrainHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*UndrainHostResponse, error)
+
+	// ListInputsWithResponse List stored inputs by digest
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /inputs (the `ListInputs` operationId).
+	ListInputsWithResponse(ctx context.Context, params *ListInputsParams, reqEditors ...RequestEditorFn) (*ListInputsResponse, error)
+
+	// BeginInputWithBodyWithResponse Begin or resume the upload of an input
+	//
+	// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /inputs (the `BeginInput` operationId).
+	BeginInputWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BeginInputResponse, error)
+
+	// BeginInputWithResponse Begin or resume the upload of an input
+	//
+	// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /inputs (the `BeginInput` operationId).
+	BeginInputWithResponse(ctx context.Context, body BeginInputJSONRequestBody, reqEditors ...RequestEditorFn) (*BeginInputResponse, error)
+
+	// GetInputWithResponse Get a stored input
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /inputs/{digest} (the `GetInput` operationId).
+	GetInputWithResponse(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*GetInputResponse, error)
+
+	// AppendInputWithBodyWithResponse Send a part of an input
+	//
+	// The bytes from `offset` on, at most 64 MiB. In the answer `received` is where to go on. A part is stored whole or not at all. A repeat of a part that is there has no effect and the same answer; a part behind the end is `upload_gap`, with `next_offset`. After the last part the input is `stored`, unless its bytes have another digest: then the upload is to be begun again.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /inputs/{digest} (the `AppendInput` operationId).
+	AppendInputWithBodyWithResponse(ctx context.Context, digest InputDigest, params *AppendInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AppendInputResponse, error)
+
+	// GetInputContentWithResponse Download an input
+	//
+	// Always as a download. `Range` asks for a part.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /inputs/{digest}/content (the `GetInputContent` operationId).
+	GetInputContentWithResponse(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*GetInputContentResponse, error)
+
 	// ListPluginsWithResponse List plugin versions by name and version
 	//
 	// Schemas are left out; get a plugin to see them.
@@ -3757,6 +6065,22 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /plugins/{name} (the `GetPlugin` operationId).
 	GetPluginWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*GetPluginResponse, error)
+
+	// DisablePluginWithResponse Stop placing tasks on a version of a plugin
+	//
+	// Queued tasks that need it wait, running ones finish.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /plugins/{name}/{version}/disable (the `DisablePlugin` operationId).
+	DisablePluginWithResponse(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*DisablePluginResponse, error)
+
+	// EnablePluginWithResponse Let hosts serve a version of a plugin
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /plugins/{name}/{version}/enable (the `EnablePlugin` operationId).
+	EnablePluginWithResponse(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*EnablePluginResponse, error)
 
 	// ListPoolsWithResponse List pools by name
 	//
@@ -3785,6 +6109,22 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /pools/{name} (the `GetPool` operationId).
 	GetPoolWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*GetPoolResponse, error)
+
+	// PausePoolWithResponse Place nothing more in a pool
+	//
+	// Queued tasks wait, running ones finish.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /pools/{name}/pause (the `PausePool` operationId).
+	PausePoolWithResponse(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*PausePoolResponse, error)
+
+	// ResumePoolWithResponse Place tasks in a pool again
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
+	ResumePoolWithResponse(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*ResumePoolResponse, error)
 
 	// ListTasksWithResponse List tasks, newest first
 	//
@@ -3829,6 +6169,24 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /tasks/{id} (the `GetTask` operationId).
 	GetTaskWithResponse(ctx context.Context, id TaskID, params *GetTaskParams, reqEditors ...RequestEditorFn) (*GetTaskResponse, error)
+
+	// ChangeTaskWithBodyWithResponse Give an unfinished task another priority
+	//
+	// Its place in the queue changes at once. The same priority is no error and has no effect.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+	ChangeTaskWithBodyWithResponse(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeTaskResponse, error)
+
+	// ChangeTaskWithResponse Give an unfinished task another priority
+	//
+	// Its place in the queue changes at once. The same priority is no error and has no effect.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+	ChangeTaskWithResponse(ctx context.Context, id TaskID, body ChangeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeTaskResponse, error)
 
 	// ListArtifactsWithResponse List what a task's attempts left
 	//
@@ -3877,6 +6235,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /tasks/{id}/events (the `ListTaskEvents` operationId).
 	ListTaskEventsWithResponse(ctx context.Context, id TaskID, params *ListTaskEventsParams, reqEditors ...RequestEditorFn) (*ListTaskEventsResponse, error)
+
+	// GetPlacementWithResponse Explain why a task is where it is
+	//
+	// What of the pool its requirement rules out, what of the rest is busy, cordoned, unwell, offline or unclean, its position, and what to do.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /tasks/{id}/placement (the `GetPlacement` operationId).
+	GetPlacementWithResponse(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*GetPlacementResponse, error)
 
 	// RetryTaskWithBodyWithResponse Put a task back in the queue
 	//
@@ -4226,6 +6593,438 @@ func (r GetDeviceResponse) ContentType() string {
 	return ""
 }
 
+type ActivateDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ActivateDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ActivateDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ActivateDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ActivateDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ActivateDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ActivateDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CleanDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CleanDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CleanDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CleanDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CleanDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CleanDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CleanDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CordonDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CordonDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CordonDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CordonDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CordonDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CordonDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CordonDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ForceReleaseDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ForceReleaseDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ForceReleaseDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ForceReleaseDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ForceReleaseDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ForceReleaseDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ForceReleaseDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type SetDeviceLabelsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r SetDeviceLabelsResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r SetDeviceLabelsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r SetDeviceLabelsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r SetDeviceLabelsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetDeviceLabelsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r SetDeviceLabelsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type MaintainDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r MaintainDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r MaintainDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r MaintainDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r MaintainDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r MaintainDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r MaintainDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type MoveDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r MoveDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r MoveDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r MoveDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r MoveDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r MoveDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r MoveDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RetireDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RetireDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RetireDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RetireDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RetireDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetireDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RetireDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type TrustDeviceResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Device
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r TrustDeviceResponse) GetJSON200() *Device {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r TrustDeviceResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TrustDeviceResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TrustDeviceResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TrustDeviceResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TrustDeviceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListEnrolmentTokensResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4507,6 +7306,390 @@ func (r GetHostResponse) ContentType() string {
 	return ""
 }
 
+type DrainHostResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Host
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DrainHostResponse) GetJSON200() *Host {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DrainHostResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DrainHostResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DrainHostResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DrainHostResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DrainHostResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RevokeHostResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Host
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RevokeHostResponse) GetJSON200() *Host {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RevokeHostResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RevokeHostResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RevokeHostResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RevokeHostResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RevokeHostResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type UndrainHostResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Host
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UndrainHostResponse) GetJSON200() *Host {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r UndrainHostResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r UndrainHostResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UndrainHostResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UndrainHostResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UndrainHostResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListInputsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InputList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListInputsResponse) GetJSON200() *InputList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListInputsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListInputsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListInputsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListInputsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListInputsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type BeginInputResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InputUpload
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r BeginInputResponse) GetJSON200() *InputUpload {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r BeginInputResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r BeginInputResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r BeginInputResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r BeginInputResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r BeginInputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetInputResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Input
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetInputResponse) GetJSON200() *Input {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetInputResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetInputResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetInputResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetInputResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetInputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AppendInputResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *InputUpload
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r AppendInputResponse) GetJSON200() *InputUpload {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AppendInputResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AppendInputResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AppendInputResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AppendInputResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AppendInputResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetInputContentResponse200Headers the declared response headers of an HTTP 200 response for GetInputContent
+type GetInputContentResponse200Headers struct {
+	Digest string
+}
+
+type GetInputContentResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetInputContentResponse200Headers
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetInputContentResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetInputContentResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetInputContentResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetInputContentResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetInputContentResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListPluginsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -4597,6 +7780,102 @@ func (r GetPluginResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetPluginResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DisablePluginResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Plugin
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DisablePluginResponse) GetJSON200() *Plugin {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DisablePluginResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DisablePluginResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DisablePluginResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DisablePluginResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DisablePluginResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type EnablePluginResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Plugin
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r EnablePluginResponse) GetJSON200() *Plugin {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r EnablePluginResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r EnablePluginResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r EnablePluginResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r EnablePluginResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r EnablePluginResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4741,6 +8020,102 @@ func (r GetPoolResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetPoolResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PausePoolResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pool
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PausePoolResponse) GetJSON200() *Pool {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PausePoolResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PausePoolResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PausePoolResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PausePoolResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PausePoolResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ResumePoolResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Pool
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResumePoolResponse) GetJSON200() *Pool {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ResumePoolResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResumePoolResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResumePoolResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResumePoolResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResumePoolResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4947,6 +8322,54 @@ func (r GetTaskResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetTaskResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ChangeTaskResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Task
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ChangeTaskResponse) GetJSON200() *Task {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ChangeTaskResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ChangeTaskResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ChangeTaskResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ChangeTaskResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ChangeTaskResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5242,6 +8665,54 @@ func (r ListTaskEventsResponse) ContentType() string {
 	return ""
 }
 
+type GetPlacementResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Placement
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetPlacementResponse) GetJSON200() *Placement {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetPlacementResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetPlacementResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetPlacementResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetPlacementResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetPlacementResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type RetryTaskResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5432,6 +8903,244 @@ func (c *ClientWithResponses) GetDeviceWithResponse(ctx context.Context, id ID, 
 	return ParseGetDeviceResponse(rsp)
 }
 
+// ActivateDeviceWithBodyWithResponse Put a device back to work
+//
+// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+func (c *ClientWithResponses) ActivateDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ActivateDeviceResponse, error) {
+	rsp, err := c.ActivateDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActivateDeviceResponse(rsp)
+}
+
+// ActivateDeviceWithResponse Put a device back to work
+//
+// Ends a cordon, a maintenance, or a retirement. Its health stays what it is.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/activate (the `ActivateDevice` operationId).
+func (c *ClientWithResponses) ActivateDeviceWithResponse(ctx context.Context, id DeviceID, body ActivateDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*ActivateDeviceResponse, error) {
+	rsp, err := c.ActivateDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseActivateDeviceResponse(rsp)
+}
+
+// CleanDeviceWithResponse Say that nothing touches an unclean device any more
+//
+// A device is `unclean` when work on it was not seen to end. A held one is `wrong_state`; one that is clean already is no error.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/clean (the `CleanDevice` operationId).
+func (c *ClientWithResponses) CleanDeviceWithResponse(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*CleanDeviceResponse, error) {
+	rsp, err := c.CleanDevice(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCleanDeviceResponse(rsp)
+}
+
+// CordonDeviceWithBodyWithResponse Keep new tasks off a device
+//
+// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+func (c *ClientWithResponses) CordonDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CordonDeviceResponse, error) {
+	rsp, err := c.CordonDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCordonDeviceResponse(rsp)
+}
+
+// CordonDeviceWithResponse Keep new tasks off a device
+//
+// What runs on it goes on. Only an operator's probe (a task whose selector asks for `berth.dev/probe=ID`) is still placed there. A repeat is no error.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/cordon (the `CordonDevice` operationId).
+func (c *ClientWithResponses) CordonDeviceWithResponse(ctx context.Context, id DeviceID, body CordonDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*CordonDeviceResponse, error) {
+	rsp, err := c.CordonDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCordonDeviceResponse(rsp)
+}
+
+// ForceReleaseDeviceWithBodyWithResponse End the attempt that holds a device
+//
+// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+func (c *ClientWithResponses) ForceReleaseDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ForceReleaseDeviceResponse, error) {
+	rsp, err := c.ForceReleaseDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForceReleaseDeviceResponse(rsp)
+}
+
+// ForceReleaseDeviceWithResponse End the attempt that holds a device
+//
+// The attempt ends as `infra_failed` (one that had not started goes back to the queue and spends no try), its agent is told to stop, and the device is unclean until proved. With `attempt_id` only that one is ended, so that a repeat is safe; without it a repeat may end the next one.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/force-release (the `ForceReleaseDevice` operationId).
+func (c *ClientWithResponses) ForceReleaseDeviceWithResponse(ctx context.Context, id DeviceID, body ForceReleaseDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*ForceReleaseDeviceResponse, error) {
+	rsp, err := c.ForceReleaseDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseForceReleaseDeviceResponse(rsp)
+}
+
+// SetDeviceLabelsWithBodyWithResponse Replace the operators' labels of a device
+//
+// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+func (c *ClientWithResponses) SetDeviceLabelsWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetDeviceLabelsResponse, error) {
+	rsp, err := c.SetDeviceLabelsWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetDeviceLabelsResponse(rsp)
+}
+
+// SetDeviceLabelsWithResponse Replace the operators' labels of a device
+//
+// They go before what the agent reports. `berth.dev/device`, `berth.dev/probe` and `berth.dev/protocol` are Berth's own.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /devices/{id}/labels (the `SetDeviceLabels` operationId).
+func (c *ClientWithResponses) SetDeviceLabelsWithResponse(ctx context.Context, id DeviceID, body SetDeviceLabelsJSONRequestBody, reqEditors ...RequestEditorFn) (*SetDeviceLabelsResponse, error) {
+	rsp, err := c.SetDeviceLabels(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetDeviceLabelsResponse(rsp)
+}
+
+// MaintainDeviceWithBodyWithResponse Take a device into maintenance
+//
+// Nothing is placed on it any more, probes neither. What runs on it goes on.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+func (c *ClientWithResponses) MaintainDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MaintainDeviceResponse, error) {
+	rsp, err := c.MaintainDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMaintainDeviceResponse(rsp)
+}
+
+// MaintainDeviceWithResponse Take a device into maintenance
+//
+// Nothing is placed on it any more, probes neither. What runs on it goes on.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/maintenance (the `MaintainDevice` operationId).
+func (c *ClientWithResponses) MaintainDeviceWithResponse(ctx context.Context, id DeviceID, body MaintainDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*MaintainDeviceResponse, error) {
+	rsp, err := c.MaintainDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMaintainDeviceResponse(rsp)
+}
+
+// MoveDeviceWithBodyWithResponse Give a device to another host
+//
+// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+func (c *ClientWithResponses) MoveDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MoveDeviceResponse, error) {
+	rsp, err := c.MoveDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMoveDeviceResponse(rsp)
+}
+
+// MoveDeviceWithResponse Give a device to another host
+//
+// For a device whose hardware id is unique by itself and that was plugged into another host (`conflict_host_id`). It must be free; it joins that host's pool and is absent until that host's agent syncs.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/move (the `MoveDevice` operationId).
+func (c *ClientWithResponses) MoveDeviceWithResponse(ctx context.Context, id DeviceID, body MoveDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*MoveDeviceResponse, error) {
+	rsp, err := c.MoveDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMoveDeviceResponse(rsp)
+}
+
+// RetireDeviceWithBodyWithResponse Take a device out for good
+//
+// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+func (c *ClientWithResponses) RetireDeviceWithBodyWithResponse(ctx context.Context, id DeviceID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetireDeviceResponse, error) {
+	rsp, err := c.RetireDeviceWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireDeviceResponse(rsp)
+}
+
+// RetireDeviceWithResponse Take a device out for good
+//
+// What runs on it is ended as `infra_failed` and tried again elsewhere; what had not started goes back to the queue and spends no try.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/retire (the `RetireDevice` operationId).
+func (c *ClientWithResponses) RetireDeviceWithResponse(ctx context.Context, id DeviceID, body RetireDeviceJSONRequestBody, reqEditors ...RequestEditorFn) (*RetireDeviceResponse, error) {
+	rsp, err := c.RetireDevice(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireDeviceResponse(rsp)
+}
+
+// TrustDeviceWithResponse End a quarantine or a doubt by hand
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /devices/{id}/trust (the `TrustDevice` operationId).
+func (c *ClientWithResponses) TrustDeviceWithResponse(ctx context.Context, id DeviceID, reqEditors ...RequestEditorFn) (*TrustDeviceResponse, error) {
+	rsp, err := c.TrustDevice(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTrustDeviceResponse(rsp)
+}
+
 // ListEnrolmentTokensWithResponse List enrolment tokens, never the secret part
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5527,6 +9236,135 @@ func (c *ClientWithResponses) GetHostWithResponse(ctx context.Context, id ID, re
 	return ParseGetHostResponse(rsp)
 }
 
+// DrainHostWithResponse Let a host take nothing more
+//
+// What has not started goes back to the queue and spends no try; what runs finishes.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /hosts/{id}/drain (the `DrainHost` operationId).
+func (c *ClientWithResponses) DrainHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*DrainHostResponse, error) {
+	rsp, err := c.DrainHost(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDrainHostResponse(rsp)
+}
+
+// RevokeHostWithResponse Shut a host out for ever
+//
+// Its calls are refused from now on. What runs on it is ended as `infra_failed` and tried again elsewhere; its devices are unclean. To come back it must be enrolled anew.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /hosts/{id}/revoke (the `RevokeHost` operationId).
+func (c *ClientWithResponses) RevokeHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*RevokeHostResponse, error) {
+	rsp, err := c.RevokeHost(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRevokeHostResponse(rsp)
+}
+
+// UndrainHostWithResponse End a host's drain
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /hosts/{id}/undrain (the `UndrainHost` operationId).
+func (c *ClientWithResponses) UndrainHostWithResponse(ctx context.Context, id HostID, reqEditors ...RequestEditorFn) (*UndrainHostResponse, error) {
+	rsp, err := c.UndrainHost(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUndrainHostResponse(rsp)
+}
+
+// ListInputsWithResponse List stored inputs by digest
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /inputs (the `ListInputs` operationId).
+func (c *ClientWithResponses) ListInputsWithResponse(ctx context.Context, params *ListInputsParams, reqEditors ...RequestEditorFn) (*ListInputsResponse, error) {
+	rsp, err := c.ListInputs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListInputsResponse(rsp)
+}
+
+// BeginInputWithBodyWithResponse Begin or resume the upload of an input
+//
+// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /inputs (the `BeginInput` operationId).
+func (c *ClientWithResponses) BeginInputWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*BeginInputResponse, error) {
+	rsp, err := c.BeginInputWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBeginInputResponse(rsp)
+}
+
+// BeginInputWithResponse Begin or resume the upload of an input
+//
+// An input is kept once, by the SHA-256 of its bytes, and may be used by those who uploaded it. When the answer says `stored` there is nothing to send; otherwise send the bytes from `received` on with `PATCH`, in parts. Another size than before starts the upload over. An upload is forgotten a day after its last part, an input that no task names a week after its last use.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /inputs (the `BeginInput` operationId).
+func (c *ClientWithResponses) BeginInputWithResponse(ctx context.Context, body BeginInputJSONRequestBody, reqEditors ...RequestEditorFn) (*BeginInputResponse, error) {
+	rsp, err := c.BeginInput(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseBeginInputResponse(rsp)
+}
+
+// GetInputWithResponse Get a stored input
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /inputs/{digest} (the `GetInput` operationId).
+func (c *ClientWithResponses) GetInputWithResponse(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*GetInputResponse, error) {
+	rsp, err := c.GetInput(ctx, digest, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetInputResponse(rsp)
+}
+
+// AppendInputWithBodyWithResponse Send a part of an input
+//
+// The bytes from `offset` on, at most 64 MiB. In the answer `received` is where to go on. A part is stored whole or not at all. A repeat of a part that is there has no effect and the same answer; a part behind the end is `upload_gap`, with `next_offset`. After the last part the input is `stored`, unless its bytes have another digest: then the upload is to be begun again.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /inputs/{digest} (the `AppendInput` operationId).
+func (c *ClientWithResponses) AppendInputWithBodyWithResponse(ctx context.Context, digest InputDigest, params *AppendInputParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AppendInputResponse, error) {
+	rsp, err := c.AppendInputWithBody(ctx, digest, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAppendInputResponse(rsp)
+}
+
+// GetInputContentWithResponse Download an input
+//
+// Always as a download. `Range` asks for a part.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /inputs/{digest}/content (the `GetInputContent` operationId).
+func (c *ClientWithResponses) GetInputContentWithResponse(ctx context.Context, digest InputDigest, reqEditors ...RequestEditorFn) (*GetInputContentResponse, error) {
+	rsp, err := c.GetInputContent(ctx, digest, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetInputContentResponse(rsp)
+}
+
 // ListPluginsWithResponse List plugin versions by name and version
 //
 // Schemas are left out; get a plugin to see them.
@@ -5553,6 +9391,34 @@ func (c *ClientWithResponses) GetPluginWithResponse(ctx context.Context, name Na
 		return nil, err
 	}
 	return ParseGetPluginResponse(rsp)
+}
+
+// DisablePluginWithResponse Stop placing tasks on a version of a plugin
+//
+// Queued tasks that need it wait, running ones finish.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /plugins/{name}/{version}/disable (the `DisablePlugin` operationId).
+func (c *ClientWithResponses) DisablePluginWithResponse(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*DisablePluginResponse, error) {
+	rsp, err := c.DisablePlugin(ctx, name, version, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDisablePluginResponse(rsp)
+}
+
+// EnablePluginWithResponse Let hosts serve a version of a plugin
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /plugins/{name}/{version}/enable (the `EnablePlugin` operationId).
+func (c *ClientWithResponses) EnablePluginWithResponse(ctx context.Context, name PluginName, version VersionOfPlugin, reqEditors ...RequestEditorFn) (*EnablePluginResponse, error) {
+	rsp, err := c.EnablePlugin(ctx, name, version, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseEnablePluginResponse(rsp)
 }
 
 // ListPoolsWithResponse List pools by name
@@ -5605,6 +9471,34 @@ func (c *ClientWithResponses) GetPoolWithResponse(ctx context.Context, name Name
 		return nil, err
 	}
 	return ParseGetPoolResponse(rsp)
+}
+
+// PausePoolWithResponse Place nothing more in a pool
+//
+// Queued tasks wait, running ones finish.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /pools/{name}/pause (the `PausePool` operationId).
+func (c *ClientWithResponses) PausePoolWithResponse(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*PausePoolResponse, error) {
+	rsp, err := c.PausePool(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePausePoolResponse(rsp)
+}
+
+// ResumePoolWithResponse Place tasks in a pool again
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
+func (c *ClientWithResponses) ResumePoolWithResponse(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*ResumePoolResponse, error) {
+	rsp, err := c.ResumePool(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumePoolResponse(rsp)
 }
 
 // ListTasksWithResponse List tasks, newest first
@@ -5685,6 +9579,36 @@ func (c *ClientWithResponses) GetTaskWithResponse(ctx context.Context, id TaskID
 		return nil, err
 	}
 	return ParseGetTaskResponse(rsp)
+}
+
+// ChangeTaskWithBodyWithResponse Give an unfinished task another priority
+//
+// Its place in the queue changes at once. The same priority is no error and has no effect.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+func (c *ClientWithResponses) ChangeTaskWithBodyWithResponse(ctx context.Context, id TaskID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ChangeTaskResponse, error) {
+	rsp, err := c.ChangeTaskWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeTaskResponse(rsp)
+}
+
+// ChangeTaskWithResponse Give an unfinished task another priority
+//
+// Its place in the queue changes at once. The same priority is no error and has no effect.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /tasks/{id} (the `ChangeTask` operationId).
+func (c *ClientWithResponses) ChangeTaskWithResponse(ctx context.Context, id TaskID, body ChangeTaskJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeTaskResponse, error) {
+	rsp, err := c.ChangeTask(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseChangeTaskResponse(rsp)
 }
 
 // ListArtifactsWithResponse List what a task's attempts left
@@ -5769,6 +9693,21 @@ func (c *ClientWithResponses) ListTaskEventsWithResponse(ctx context.Context, id
 		return nil, err
 	}
 	return ParseListTaskEventsResponse(rsp)
+}
+
+// GetPlacementWithResponse Explain why a task is where it is
+//
+// What of the pool its requirement rules out, what of the rest is busy, cordoned, unwell, offline or unclean, its position, and what to do.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /tasks/{id}/placement (the `GetPlacement` operationId).
+func (c *ClientWithResponses) GetPlacementWithResponse(ctx context.Context, id TaskID, reqEditors ...RequestEditorFn) (*GetPlacementResponse, error) {
+	rsp, err := c.GetPlacement(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetPlacementResponse(rsp)
 }
 
 // RetryTaskWithBodyWithResponse Put a task back in the queue
@@ -6028,6 +9967,303 @@ func ParseGetDeviceResponse(rsp *http.Response) (*GetDeviceResponse, error) {
 	return response, nil
 }
 
+// ParseActivateDeviceResponse parses an HTTP response from a ActivateDeviceWithResponse call
+func ParseActivateDeviceResponse(rsp *http.Response) (*ActivateDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ActivateDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCleanDeviceResponse parses an HTTP response from a CleanDeviceWithResponse call
+func ParseCleanDeviceResponse(rsp *http.Response) (*CleanDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CleanDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCordonDeviceResponse parses an HTTP response from a CordonDeviceWithResponse call
+func ParseCordonDeviceResponse(rsp *http.Response) (*CordonDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CordonDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseForceReleaseDeviceResponse parses an HTTP response from a ForceReleaseDeviceWithResponse call
+func ParseForceReleaseDeviceResponse(rsp *http.Response) (*ForceReleaseDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ForceReleaseDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseSetDeviceLabelsResponse parses an HTTP response from a SetDeviceLabelsWithResponse call
+func ParseSetDeviceLabelsResponse(rsp *http.Response) (*SetDeviceLabelsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetDeviceLabelsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseMaintainDeviceResponse parses an HTTP response from a MaintainDeviceWithResponse call
+func ParseMaintainDeviceResponse(rsp *http.Response) (*MaintainDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &MaintainDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseMoveDeviceResponse parses an HTTP response from a MoveDeviceWithResponse call
+func ParseMoveDeviceResponse(rsp *http.Response) (*MoveDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &MoveDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRetireDeviceResponse parses an HTTP response from a RetireDeviceWithResponse call
+func ParseRetireDeviceResponse(rsp *http.Response) (*RetireDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetireDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseTrustDeviceResponse parses an HTTP response from a TrustDeviceWithResponse call
+func ParseTrustDeviceResponse(rsp *http.Response) (*TrustDeviceResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TrustDeviceResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Device
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseListEnrolmentTokensResponse parses an HTTP response from a ListEnrolmentTokensWithResponse call
 func ParseListEnrolmentTokensResponse(rsp *http.Response) (*ListEnrolmentTokensResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6222,6 +10458,276 @@ func ParseGetHostResponse(rsp *http.Response) (*GetHostResponse, error) {
 	return response, nil
 }
 
+// ParseDrainHostResponse parses an HTTP response from a DrainHostWithResponse call
+func ParseDrainHostResponse(rsp *http.Response) (*DrainHostResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DrainHostResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Host
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRevokeHostResponse parses an HTTP response from a RevokeHostWithResponse call
+func ParseRevokeHostResponse(rsp *http.Response) (*RevokeHostResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RevokeHostResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Host
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseUndrainHostResponse parses an HTTP response from a UndrainHostWithResponse call
+func ParseUndrainHostResponse(rsp *http.Response) (*UndrainHostResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UndrainHostResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Host
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListInputsResponse parses an HTTP response from a ListInputsWithResponse call
+func ParseListInputsResponse(rsp *http.Response) (*ListInputsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListInputsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InputList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseBeginInputResponse parses an HTTP response from a BeginInputWithResponse call
+func ParseBeginInputResponse(rsp *http.Response) (*BeginInputResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &BeginInputResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InputUpload
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetInputResponse parses an HTTP response from a GetInputWithResponse call
+func ParseGetInputResponse(rsp *http.Response) (*GetInputResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetInputResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Input
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAppendInputResponse parses an HTTP response from a AppendInputWithResponse call
+func ParseAppendInputResponse(rsp *http.Response) (*AppendInputResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AppendInputResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest InputUpload
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetInputContentResponse parses an HTTP response from a GetInputContentWithResponse call
+func ParseGetInputContentResponse(rsp *http.Response) (*GetInputContentResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetInputContentResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetInputContentResponse200Headers
+		if values := rsp.Header.Values("Digest"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Digest", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.Digest = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListPluginsResponse parses an HTTP response from a ListPluginsWithResponse call
 func ParseListPluginsResponse(rsp *http.Response) (*ListPluginsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6271,6 +10777,72 @@ func ParseGetPluginResponse(rsp *http.Response) (*GetPluginResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest PluginVersions
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDisablePluginResponse parses an HTTP response from a DisablePluginWithResponse call
+func ParseDisablePluginResponse(rsp *http.Response) (*DisablePluginResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DisablePluginResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Plugin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseEnablePluginResponse parses an HTTP response from a EnablePluginWithResponse call
+func ParseEnablePluginResponse(rsp *http.Response) (*EnablePluginResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &EnablePluginResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Plugin
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -6363,6 +10935,72 @@ func ParseGetPoolResponse(rsp *http.Response) (*GetPoolResponse, error) {
 	}
 
 	response := &GetPoolResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pool
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePausePoolResponse parses an HTTP response from a PausePoolWithResponse call
+func ParsePausePoolResponse(rsp *http.Response) (*PausePoolResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PausePoolResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Pool
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseResumePoolResponse parses an HTTP response from a ResumePoolWithResponse call
+func ParseResumePoolResponse(rsp *http.Response) (*ResumePoolResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResumePoolResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -6521,6 +11159,39 @@ func ParseGetTaskResponse(rsp *http.Response) (*GetTaskResponse, error) {
 	}
 
 	response := &GetTaskResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Task
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseChangeTaskResponse parses an HTTP response from a ChangeTaskWithResponse call
+func ParseChangeTaskResponse(rsp *http.Response) (*ChangeTaskResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ChangeTaskResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
 	}
@@ -6745,6 +11416,39 @@ func ParseListTaskEventsResponse(rsp *http.Response) (*ListTaskEventsResponse, e
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest EventList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetPlacementResponse parses an HTTP response from a GetPlacementWithResponse call
+func ParseGetPlacementResponse(rsp *http.Response) (*GetPlacementResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetPlacementResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Placement
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

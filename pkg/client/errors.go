@@ -1,6 +1,8 @@
 package client
 
 import (
+	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -85,10 +87,29 @@ func (e *UnreachableError) Error() string {
 // Unwrap returns what the transport said.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
+// Remedy says what to do.
+func (e *UnreachableError) Remedy() string {
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(e.Err, http.ErrSchemeMismatch):
+		return "write http:// in the address (--url, BERTH_URL)"
+	case errors.As(e.Err, &certificate):
+		return "check the address; for an authority of your own, name its certificate in SSL_CERT_FILE"
+	}
+	return "check the address (--url, BERTH_URL) and that Berth runs; on this machine: berth up"
+}
+
 func (e *UnreachableError) reason() string {
 	var dns *net.DNSError
 	var timeout net.Error
+	var certificate *tls.CertificateVerificationError
 	switch {
+	case errors.Is(e.Err, http.ErrSchemeMismatch):
+		return "it speaks http, not https"
+	case errors.As(e.Err, &certificate):
+		return "this machine does not trust its certificate"
+	case errors.Is(e.Err, io.EOF), errors.Is(e.Err, syscall.ECONNRESET):
+		return "it closed the connection without an answer"
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return "nothing listens there"
 	case errors.As(e.Err, &dns):
@@ -111,6 +132,13 @@ func problemOf(r *http.Response) *Problem {
 	body, _ := io.ReadAll(io.LimitReader(r.Body, maxProblem)) // half a document is no document
 	var p Problem
 	if err := json.Unmarshal(body, &p); err != nil || p.Code == "" {
+		if r.StatusCode == http.StatusBadRequest && bytes.Contains(bytes.ToUpper(body), []byte("HTTPS")) {
+			// What web servers say of plain requests on a TLS port.
+			return &Problem{
+				Status: r.StatusCode, Code: "no_problem_document", Title: http.StatusText(r.StatusCode),
+				Detail: "The server speaks https, not http", Remedy: "Write https:// in the address.",
+			}
+		}
 		// Not Berth's: a proxy in between, or another server.
 		return &Problem{
 			Status: r.StatusCode, Code: "no_problem_document", Title: http.StatusText(r.StatusCode),

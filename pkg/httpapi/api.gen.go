@@ -399,17 +399,34 @@ type AttemptState string
 
 // Device Its state has four axes - present, health, admin, occupancy.
 type Device struct {
+	// Admin What operators decided.
 	Admin DeviceAdmin `json:"admin"`
+
+	// AdminLabels Those of `labels` that operators set.
+	AdminLabels map[string]string `json:"admin_labels"`
+
+	// AdminNote What the operator said about `admin`.
+	AdminNote string `json:"admin_note,omitempty,omitzero"`
 
 	// AttemptID Who holds it; shown to those who see all tasks.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	AttemptID  ID           `json:"attempt_id,omitempty,omitzero"`
-	CreatedAt  time.Time    `json:"created_at"`
-	Driver     string       `json:"driver"`
-	Fence      int64        `json:"fence"`
-	HardwareID string       `json:"hardware_id"`
-	Health     DeviceHealth `json:"health"`
+	AttemptID ID `json:"attempt_id,omitempty,omitzero"`
+
+	// ConflictHostID Another host reported the same hardware; an operator may move it there.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ConflictHostID ID        `json:"conflict_host_id,omitempty,omitzero"`
+	CreatedAt      time.Time `json:"created_at"`
+	Driver         string    `json:"driver"`
+	Fence          int64     `json:"fence"`
+	HardwareID     string    `json:"hardware_id"`
+
+	// Health `suspect` devices are placed last; `quarantined` ones get no task but operators' probes.
+	Health DeviceHealth `json:"health"`
+
+	// HealthFailures Attempts in a row that the device failed; three quarantine it.
+	HealthFailures int `json:"health_failures"`
 
 	// HostID A UUID in lower case.
 	//
@@ -420,10 +437,12 @@ type Device struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID        ID                `json:"id"`
-	Labels    map[string]string `json:"labels"`
-	Name      string            `json:"name"`
-	Occupancy DeviceOccupancy   `json:"occupancy"`
+	ID     ID                `json:"id"`
+	Labels map[string]string `json:"labels"`
+	Name   string            `json:"name"`
+
+	// Occupancy `unclean`: work that was not seen to end may still touch it.
+	Occupancy DeviceOccupancy `json:"occupancy"`
 
 	// Pool Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 	//
@@ -433,6 +452,9 @@ type Device struct {
 	// Present Its host reported it at the last sync.
 	Present bool `json:"present"`
 
+	// QuarantinedUntil Good probes do not end the quarantine before.
+	QuarantinedUntil time.Time `json:"quarantined_until,omitempty,omitzero"`
+
 	// TaskID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
@@ -440,20 +462,42 @@ type Device struct {
 	UpdatedAt time.Time `json:"updated_at"`
 }
 
-// DeviceAdmin defines model for Device.Admin.
+// DeviceAdmin What operators decided.
 type DeviceAdmin string
 
-// DeviceHealth defines model for Device.Health.
+// DeviceHealth `suspect` devices are placed last; `quarantined` ones get no task but operators' probes.
 type DeviceHealth string
 
-// DeviceOccupancy defines model for Device.Occupancy.
-type DeviceOccupancy string
+// DeviceLabels defines model for DeviceLabels.
+type DeviceLabels struct {
+	Labels map[string]string `json:"labels"`
+}
 
 // DeviceList defines model for DeviceList.
 type DeviceList struct {
 	Devices       []Device `json:"devices"`
 	NextPageToken string   `json:"next_page_token,omitempty,omitzero"`
 }
+
+// DeviceMove defines model for DeviceMove.
+type DeviceMove struct {
+	// HostID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	HostID ID `json:"host_id"`
+}
+
+// DeviceNote defines model for DeviceNote.
+type DeviceNote struct {
+	// Note Why; replaces the note that was there.
+	Note string `json:"note,omitempty,omitzero"`
+}
+
+// DeviceOccupancy `unclean`: work that was not seen to end may still touch it.
+type DeviceOccupancy string
+
+// Digest A SHA-256 in 64 lower-case hex digits.
+type Digest = string
 
 // EnrolmentToken defines model for EnrolmentToken.
 type EnrolmentToken struct {
@@ -517,6 +561,14 @@ type FieldError struct {
 	Remedy string `json:"remedy,omitempty,omitzero"`
 }
 
+// ForceRelease defines model for ForceRelease.
+type ForceRelease struct {
+	// AttemptID The attempt that is meant.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	AttemptID ID `json:"attempt_id,omitempty,omitzero"`
+}
+
 // Health defines model for Health.
 type Health struct {
 	Status HealthStatus `json:"status"`
@@ -531,10 +583,15 @@ type HealthStatus string
 
 // Host defines model for Host.
 type Host struct {
-	AgentVersion string    `json:"agent_version"`
-	Devices      int       `json:"devices"`
-	Draining     bool      `json:"draining"`
-	EnrolledAt   time.Time `json:"enrolled_at"`
+	AgentVersion string `json:"agent_version"`
+	Devices      int    `json:"devices"`
+
+	// DrainRequestedAt When an operator asked; absent without that.
+	DrainRequestedAt time.Time `json:"drain_requested_at,omitempty,omitzero"`
+
+	// Draining It takes nothing more, because an operator asked or its agent says so.
+	Draining   bool      `json:"draining"`
+	EnrolledAt time.Time `json:"enrolled_at"`
 
 	// Held Devices that are held.
 	Held int `json:"held"`
@@ -554,8 +611,11 @@ type Host struct {
 	// Pool Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 	//
 	// Examples: default
-	Pool  Name      `json:"pool"`
-	State HostState `json:"state"`
+	Pool Name `json:"pool"`
+
+	// Protocol Version of the agent protocol that it speaks.
+	Protocol int       `json:"protocol"`
+	State    HostState `json:"state"`
 }
 
 // HostState defines model for Host.State.
@@ -579,6 +639,57 @@ type ID = string
 
 // IdempotencyKey Printable ASCII without spaces.
 type IdempotencyKey = string
+
+// Input defines model for Input.
+type Input struct {
+	CreatedAt time.Time `json:"created_at"`
+
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// LastUsedAt When a task last named it; its upload's end before that.
+	LastUsedAt time.Time `json:"last_used_at"`
+	Size       int64     `json:"size"`
+}
+
+// InputList defines model for InputList.
+type InputList struct {
+	Inputs        []Input `json:"inputs"`
+	NextPageToken string  `json:"next_page_token,omitempty,omitzero"`
+}
+
+// InputSpec defines model for InputSpec.
+type InputSpec struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Size In bytes; at most 4 GiB.
+	Size int64 `json:"size"`
+}
+
+// InputUpload defines model for InputUpload.
+type InputUpload struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Received Bytes that are there; send on from here.
+	Received int64 `json:"received"`
+	Size     int64 `json:"size"`
+
+	// Stored All is there and tasks may name it.
+	Stored bool `json:"stored"`
+}
+
+// InputUse defines model for InputUse.
+type InputUse struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Name The file name that the work sees.
+	//
+	// Examples: page.png
+	Name ArtifactName `json:"name"`
+}
 
 // JWKS defines model for JWKS.
 type JWKS struct {
@@ -608,6 +719,74 @@ type Name = string
 
 // Outcome defines model for Outcome.
 type Outcome string
+
+// Placement defines model for Placement.
+type Placement struct {
+	// Ahead Queued tasks that ask for the same and go before it.
+	Ahead int `json:"ahead"`
+
+	// AheadMore There are more than were counted.
+	AheadMore bool `json:"ahead_more"`
+
+	// Devices Devices of the pool, but retired ones; 0 where the task waits for none.
+	Devices int       `json:"devices"`
+	DueAt   time.Time `json:"due_at,omitempty,omitzero"`
+
+	// Fitting Those that meet the requirement.
+	Fitting int `json:"fitting"`
+
+	// Free Those of the fitting that can be had now.
+	Free     int       `json:"free"`
+	GiveUpAt time.Time `json:"give_up_at,omitempty,omitzero"`
+
+	// Reasons The most telling first.
+	Reasons []PlacementReason `json:"reasons"`
+
+	// RuledOut For each part of the requirement how many devices it rules out by itself; a device may count in several.
+	RuledOut []PlacementRuledOut `json:"ruled_out"`
+
+	// State `scheduled` not before its time; `queued`; `assigned`, `claimed`, `running` on a device; `failed` waiting for its retry; finished: `succeeded`, `dead_letter`, `cancelled`.
+	State TaskState `json:"state"`
+
+	// Summary Why it is where it is, in one sentence; the first reason's.
+	Summary string `json:"summary"`
+
+	// Truncated The pool has more devices than were looked at.
+	Truncated bool `json:"truncated"`
+
+	// Unavailable Why fitting devices cannot be had now; each counts once.
+	Unavailable []PlacementUnavailable `json:"unavailable"`
+
+	// Unsatisfiable No registered device of the pool could ever run it.
+	Unsatisfiable bool `json:"unsatisfiable"`
+}
+
+// PlacementReason defines model for PlacementReason.
+type PlacementReason struct {
+	// Code Stable; programs may act on it.
+	//
+	// Examples: label_missing
+	Code    string `json:"code"`
+	Message string `json:"message"`
+
+	// Remedy What to do; absent where waiting is all there is.
+	Remedy string `json:"remedy,omitempty,omitzero"`
+}
+
+// PlacementRuledOut defines model for PlacementRuledOut.
+type PlacementRuledOut struct {
+	Devices int `json:"devices"`
+
+	// Requirement A term of the selector, or the plugin and its version range.
+	Requirement string `json:"requirement"`
+}
+
+// PlacementUnavailable defines model for PlacementUnavailable.
+type PlacementUnavailable struct {
+	// Code Examples: busy
+	Code    string `json:"code"`
+	Devices int    `json:"devices"`
+}
 
 // Plugin defines model for Plugin.
 type Plugin struct {
@@ -694,6 +873,9 @@ type Problem struct {
 	Code   string       `json:"code"`
 	Detail string       `json:"detail,omitempty,omitzero"`
 	Errors []FieldError `json:"errors,omitempty,omitzero"`
+
+	// NextOffset With `upload_gap`, where to go on.
+	NextOffset *int64 `json:"next_offset,omitempty"`
 
 	// Remedy What to do about it.
 	Remedy    string `json:"remedy,omitempty,omitzero"`
@@ -792,7 +974,8 @@ type Task struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID ID `json:"id"`
+	ID     ID          `json:"id"`
+	Inputs []TaskInput `json:"inputs,omitempty,omitzero"`
 
 	// MaxTries Tries allowed; manual retries raise it.
 	MaxTries  int       `json:"max_tries"`
@@ -841,6 +1024,12 @@ type TaskBatch struct {
 	Tasks []TaskSpec `json:"tasks"`
 }
 
+// TaskChange defines model for TaskChange.
+type TaskChange struct {
+	// Priority 9 is the most urgent.
+	Priority int `json:"priority"`
+}
+
 // TaskEvent defines model for TaskEvent.
 type TaskEvent struct {
 	// Action Examples: task.assigned
@@ -877,6 +1066,20 @@ type TaskEvent struct {
 	To TaskState `json:"to,omitempty,omitzero"`
 }
 
+// TaskInput defines model for TaskInput.
+type TaskInput struct {
+	// Digest A SHA-256 in 64 lower-case hex digits.
+	Digest Digest `json:"digest"`
+
+	// Name Letters, digits, dots, hyphens and underscores; no leading dot or hyphen.
+	//
+	// Examples: page.png
+	Name ArtifactName `json:"name"`
+
+	// Size In bytes.
+	Size int64 `json:"size"`
+}
+
 // TaskList defines model for TaskList.
 type TaskList struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
@@ -885,6 +1088,9 @@ type TaskList struct {
 
 // TaskSpec defines model for TaskSpec.
 type TaskSpec struct {
+	// Inputs Files that the work gets, each under a name of its own. They are uploaded before (`POST /inputs`).
+	Inputs []InputUse `json:"inputs,omitempty,omitzero"`
+
 	// Name For people.
 	Name string `json:"name,omitempty,omitzero"`
 
@@ -919,7 +1125,7 @@ type TaskSpec struct {
 	// RunTimeoutSeconds Bounds one attempt from its start.
 	RunTimeoutSeconds float64 `json:"run_timeout_seconds,omitempty,omitzero"`
 
-	// Selector Which devices fit, by their labels.
+	// Selector Which devices fit, by their labels. `berth.dev/device=ID` pins the task to a device; `berth.dev/probe=ID` does so even if it is cordoned or quarantined, for operators alone.
 	//
 	// Examples: browser=chromium,os in (linux,darwin)
 	Selector string   `json:"selector,omitempty,omitzero"`
@@ -942,17 +1148,45 @@ type Tokens struct {
 // TokensTokenType defines model for Tokens.TokenType.
 type TokensTokenType string
 
+// Version A full semantic version such as 1.4.0.
+//
+// Examples: 1.4.0
+type Version = string
+
 // AttemptNumber defines model for AttemptNumber.
 type AttemptNumber = int
 
 // CorrelationID defines model for CorrelationID.
 type CorrelationID = string
 
+// DeviceID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type DeviceID = ID
+
+// HostID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type HostID = ID
+
+// InputDigest A SHA-256 in 64 lower-case hex digits.
+type InputDigest = Digest
+
 // PageSize defines model for PageSize.
 type PageSize = int
 
 // PageToken defines model for PageToken.
 type PageToken = string
+
+// PluginName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type PluginName = Name
+
+// PoolName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type PoolName = Name
 
 // TaskID A UUID in lower case.
 //
@@ -961,6 +1195,11 @@ type TaskID = ID
 
 // TraceParent defines model for TraceParent.
 type TraceParent = string
+
+// VersionOfPlugin A full semantic version such as 1.4.0.
+//
+// Examples: 1.4.0
+type VersionOfPlugin = Version
 
 // Wait defines model for Wait.
 type Wait = float64
@@ -971,8 +1210,12 @@ type ListDevicesParams struct {
 	Pool Name `form:"pool,omitempty" json:"pool,omitempty,omitzero"`
 
 	// Host Id of the host.
-	Host     ID       `form:"host,omitempty" json:"host,omitempty,omitzero"`
-	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+	Host      ID              `form:"host,omitempty" json:"host,omitempty,omitzero"`
+	Health    DeviceHealth    `form:"health,omitempty" json:"health,omitempty,omitzero"`
+	Admin     DeviceAdmin     `form:"admin,omitempty" json:"admin,omitempty,omitzero"`
+	Occupancy DeviceOccupancy `form:"occupancy,omitempty" json:"occupancy,omitempty,omitzero"`
+	Driver    string          `form:"driver,omitempty" json:"driver,omitempty,omitzero"`
+	PageSize  PageSize        `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
@@ -1000,6 +1243,20 @@ type ListHostsParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// ListInputsParams defines parameters for ListInputs.
+type ListInputsParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// AppendInputParams defines parameters for AppendInput.
+type AppendInputParams struct {
+	// Offset Where the part begins, in bytes.
+	Offset int64 `form:"offset,omitempty" json:"offset,omitempty,omitzero"`
 }
 
 // ListPluginsParams defines parameters for ListPlugins.
@@ -1115,8 +1372,32 @@ type LogoutJSONRequestBody = RefreshRequest
 // RefreshJSONRequestBody defines body for Refresh for application/json ContentType.
 type RefreshJSONRequestBody = RefreshRequest
 
+// ActivateDeviceJSONRequestBody defines body for ActivateDevice for application/json ContentType.
+type ActivateDeviceJSONRequestBody = DeviceNote
+
+// CordonDeviceJSONRequestBody defines body for CordonDevice for application/json ContentType.
+type CordonDeviceJSONRequestBody = DeviceNote
+
+// ForceReleaseDeviceJSONRequestBody defines body for ForceReleaseDevice for application/json ContentType.
+type ForceReleaseDeviceJSONRequestBody = ForceRelease
+
+// SetDeviceLabelsJSONRequestBody defines body for SetDeviceLabels for application/json ContentType.
+type SetDeviceLabelsJSONRequestBody = DeviceLabels
+
+// MaintainDeviceJSONRequestBody defines body for MaintainDevice for application/json ContentType.
+type MaintainDeviceJSONRequestBody = DeviceNote
+
+// MoveDeviceJSONRequestBody defines body for MoveDevice for application/json ContentType.
+type MoveDeviceJSONRequestBody = DeviceMove
+
+// RetireDeviceJSONRequestBody defines body for RetireDevice for application/json ContentType.
+type RetireDeviceJSONRequestBody = DeviceNote
+
 // CreateEnrolmentTokenJSONRequestBody defines body for CreateEnrolmentToken for application/json ContentType.
 type CreateEnrolmentTokenJSONRequestBody = EnrolmentTokenSpec
+
+// BeginInputJSONRequestBody defines body for BeginInput for application/json ContentType.
+type BeginInputJSONRequestBody = InputSpec
 
 // CreatePoolJSONRequestBody defines body for CreatePool for application/json ContentType.
 type CreatePoolJSONRequestBody = PoolSpec
@@ -1126,6 +1407,9 @@ type SubmitTaskJSONRequestBody = TaskSpec
 
 // SubmitTasksJSONRequestBody defines body for SubmitTasks for application/json ContentType.
 type SubmitTasksJSONRequestBody = TaskBatch
+
+// ChangeTaskJSONRequestBody defines body for ChangeTask for application/json ContentType.
+type ChangeTaskJSONRequestBody = TaskChange
 
 // RetryTaskJSONRequestBody defines body for RetryTask for application/json ContentType.
 type RetryTaskJSONRequestBody = RetryRequest
@@ -1153,6 +1437,33 @@ type ServerInterface interface {
 	// GetDevice Get a device
 	// (GET /devices/{id})
 	GetDevice(ctx echo.Context, id ID) error
+	// ActivateDevice Put a device back to work
+	// (POST /devices/{id}/activate)
+	ActivateDevice(ctx echo.Context, id DeviceID) error
+	// CleanDevice Say that nothing touches an unclean device any more
+	// (POST /devices/{id}/clean)
+	CleanDevice(ctx echo.Context, id DeviceID) error
+	// CordonDevice Keep new tasks off a device
+	// (POST /devices/{id}/cordon)
+	CordonDevice(ctx echo.Context, id DeviceID) error
+	// ForceReleaseDevice End the attempt that holds a device
+	// (POST /devices/{id}/force-release)
+	ForceReleaseDevice(ctx echo.Context, id DeviceID) error
+	// SetDeviceLabels Replace the operators' labels of a device
+	// (PUT /devices/{id}/labels)
+	SetDeviceLabels(ctx echo.Context, id DeviceID) error
+	// MaintainDevice Take a device into maintenance
+	// (POST /devices/{id}/maintenance)
+	MaintainDevice(ctx echo.Context, id DeviceID) error
+	// MoveDevice Give a device to another host
+	// (POST /devices/{id}/move)
+	MoveDevice(ctx echo.Context, id DeviceID) error
+	// RetireDevice Take a device out for good
+	// (POST /devices/{id}/retire)
+	RetireDevice(ctx echo.Context, id DeviceID) error
+	// TrustDevice End a quarantine or a doubt by hand
+	// (POST /devices/{id}/trust)
+	TrustDevice(ctx echo.Context, id DeviceID) error
 	// ListEnrolmentTokens List enrolment tokens, never the secret part
 	// (GET /enrolment-tokens)
 	ListEnrolmentTokens(ctx echo.Context, params ListEnrolmentTokensParams) error
@@ -1171,12 +1482,42 @@ type ServerInterface interface {
 	// GetHost Get a host
 	// (GET /hosts/{id})
 	GetHost(ctx echo.Context, id ID) error
+	// DrainHost Let a host take nothing more
+	// (POST /hosts/{id}/drain)
+	DrainHost(ctx echo.Context, id HostID) error
+	// RevokeHost Shut a host out for ever
+	// (POST /hosts/{id}/revoke)
+	RevokeHost(ctx echo.Context, id HostID) error
+	// UndrainHost End a host's drain
+	// (POST /hosts/{id}/undrain)
+	UndrainHost(ctx echo.Context, id HostID) error
+	// ListInputs List stored inputs by digest
+	// (GET /inputs)
+	ListInputs(ctx echo.Context, params ListInputsParams) error
+	// BeginInput Begin or resume the upload of an input
+	// (POST /inputs)
+	BeginInput(ctx echo.Context) error
+	// GetInput Get a stored input
+	// (GET /inputs/{digest})
+	GetInput(ctx echo.Context, digest InputDigest) error
+	// AppendInput Send a part of an input
+	// (PATCH /inputs/{digest})
+	AppendInput(ctx echo.Context, digest InputDigest, params AppendInputParams) error
+	// GetInputContent Download an input
+	// (GET /inputs/{digest}/content)
+	GetInputContent(ctx echo.Context, digest InputDigest) error
 	// ListPlugins List plugin versions by name and version
 	// (GET /plugins)
 	ListPlugins(ctx echo.Context, params ListPluginsParams) error
 	// GetPlugin Get all versions of a plugin with their payload schemas
 	// (GET /plugins/{name})
 	GetPlugin(ctx echo.Context, name Name) error
+	// DisablePlugin Stop placing tasks on a version of a plugin
+	// (POST /plugins/{name}/{version}/disable)
+	DisablePlugin(ctx echo.Context, name PluginName, version VersionOfPlugin) error
+	// EnablePlugin Let hosts serve a version of a plugin
+	// (POST /plugins/{name}/{version}/enable)
+	EnablePlugin(ctx echo.Context, name PluginName, version VersionOfPlugin) error
 	// ListPools List pools by name
 	// (GET /pools)
 	ListPools(ctx echo.Context, params ListPoolsParams) error
@@ -1186,6 +1527,12 @@ type ServerInterface interface {
 	// GetPool Get a pool
 	// (GET /pools/{name})
 	GetPool(ctx echo.Context, name Name) error
+	// PausePool Place nothing more in a pool
+	// (POST /pools/{name}/pause)
+	PausePool(ctx echo.Context, name PoolName) error
+	// ResumePool Place tasks in a pool again
+	// (POST /pools/{name}/resume)
+	ResumePool(ctx echo.Context, name PoolName) error
 	// ListTasks List tasks, newest first
 	// (GET /tasks)
 	ListTasks(ctx echo.Context, params ListTasksParams) error
@@ -1198,6 +1545,9 @@ type ServerInterface interface {
 	// GetTask Get a task
 	// (GET /tasks/{id})
 	GetTask(ctx echo.Context, id TaskID, params GetTaskParams) error
+	// ChangeTask Give an unfinished task another priority
+	// (PATCH /tasks/{id})
+	ChangeTask(ctx echo.Context, id TaskID) error
 	// ListArtifacts List what a task's attempts left
 	// (GET /tasks/{id}/artifacts)
 	ListArtifacts(ctx echo.Context, id TaskID) error
@@ -1216,6 +1566,9 @@ type ServerInterface interface {
 	// ListTaskEvents List what happened to a task, oldest first
 	// (GET /tasks/{id}/events)
 	ListTaskEvents(ctx echo.Context, id TaskID, params ListTaskEventsParams) error
+	// GetPlacement Explain why a task is where it is
+	// (GET /tasks/{id}/placement)
+	GetPlacement(ctx echo.Context, id TaskID) error
 	// RetryTask Put a task back in the queue
 	// (POST /tasks/{id}/retry)
 	RetryTask(ctx echo.Context, id TaskID, params RetryTaskParams) error
@@ -1291,6 +1644,34 @@ func (w *ServerInterfaceWrapper) ListDevices(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
 	}
 
+	// ------------- Optional query parameter "health" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "health", ctx.QueryParams(), &params.Health, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter health: %s", err))
+	}
+
+	// ------------- Optional query parameter "admin" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "admin", ctx.QueryParams(), &params.Admin, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter admin: %s", err))
+	}
+
+	// ------------- Optional query parameter "occupancy" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "occupancy", ctx.QueryParams(), &params.Occupancy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter occupancy: %s", err))
+	}
+
+	// ------------- Optional query parameter "driver" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "driver", ctx.QueryParams(), &params.Driver, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter driver: %s", err))
+	}
+
 	// ------------- Optional query parameter "page_size" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
@@ -1323,6 +1704,150 @@ func (w *ServerInterfaceWrapper) GetDevice(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetDevice(ctx, id)
+	return err
+}
+
+// ActivateDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) ActivateDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ActivateDevice(ctx, id)
+	return err
+}
+
+// CleanDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) CleanDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CleanDevice(ctx, id)
+	return err
+}
+
+// CordonDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) CordonDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CordonDevice(ctx, id)
+	return err
+}
+
+// ForceReleaseDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) ForceReleaseDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ForceReleaseDevice(ctx, id)
+	return err
+}
+
+// SetDeviceLabels converts echo context to params.
+func (w *ServerInterfaceWrapper) SetDeviceLabels(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetDeviceLabels(ctx, id)
+	return err
+}
+
+// MaintainDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) MaintainDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.MaintainDevice(ctx, id)
+	return err
+}
+
+// MoveDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) MoveDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.MoveDevice(ctx, id)
+	return err
+}
+
+// RetireDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) RetireDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RetireDevice(ctx, id)
+	return err
+}
+
+// TrustDevice converts echo context to params.
+func (w *ServerInterfaceWrapper) TrustDevice(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id DeviceID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.TrustDevice(ctx, id)
 	return err
 }
 
@@ -1453,6 +1978,145 @@ func (w *ServerInterfaceWrapper) GetHost(ctx echo.Context) error {
 	return err
 }
 
+// DrainHost converts echo context to params.
+func (w *ServerInterfaceWrapper) DrainHost(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id HostID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DrainHost(ctx, id)
+	return err
+}
+
+// RevokeHost converts echo context to params.
+func (w *ServerInterfaceWrapper) RevokeHost(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id HostID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RevokeHost(ctx, id)
+	return err
+}
+
+// UndrainHost converts echo context to params.
+func (w *ServerInterfaceWrapper) UndrainHost(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id HostID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UndrainHost(ctx, id)
+	return err
+}
+
+// ListInputs converts echo context to params.
+func (w *ServerInterfaceWrapper) ListInputs(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListInputsParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListInputs(ctx, params)
+	return err
+}
+
+// BeginInput converts echo context to params.
+func (w *ServerInterfaceWrapper) BeginInput(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.BeginInput(ctx)
+	return err
+}
+
+// GetInput converts echo context to params.
+func (w *ServerInterfaceWrapper) GetInput(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "digest" -------------
+	var digest InputDigest
+
+	err = runtime.BindStyledParameterWithOptions("simple", "digest", ctx.Param("digest"), &digest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter digest: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetInput(ctx, digest)
+	return err
+}
+
+// AppendInput converts echo context to params.
+func (w *ServerInterfaceWrapper) AppendInput(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "digest" -------------
+	var digest InputDigest
+
+	err = runtime.BindStyledParameterWithOptions("simple", "digest", ctx.Param("digest"), &digest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter digest: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params AppendInputParams
+	// ------------- Optional query parameter "offset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "offset", ctx.QueryParams(), &params.Offset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter offset: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AppendInput(ctx, digest, params)
+	return err
+}
+
+// GetInputContent converts echo context to params.
+func (w *ServerInterfaceWrapper) GetInputContent(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "digest" -------------
+	var digest InputDigest
+
+	err = runtime.BindStyledParameterWithOptions("simple", "digest", ctx.Param("digest"), &digest, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter digest: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetInputContent(ctx, digest)
+	return err
+}
+
 // ListPlugins converts echo context to params.
 func (w *ServerInterfaceWrapper) ListPlugins(ctx echo.Context) error {
 	var err error
@@ -1491,6 +2155,54 @@ func (w *ServerInterfaceWrapper) GetPlugin(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetPlugin(ctx, name)
+	return err
+}
+
+// DisablePlugin converts echo context to params.
+func (w *ServerInterfaceWrapper) DisablePlugin(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name PluginName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Path parameter "version" -------------
+	var version VersionOfPlugin
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DisablePlugin(ctx, name, version)
+	return err
+}
+
+// EnablePlugin converts echo context to params.
+func (w *ServerInterfaceWrapper) EnablePlugin(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name PluginName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Path parameter "version" -------------
+	var version VersionOfPlugin
+
+	err = runtime.BindStyledParameterWithOptions("simple", "version", ctx.Param("version"), &version, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter version: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EnablePlugin(ctx, name, version)
 	return err
 }
 
@@ -1561,6 +2273,38 @@ func (w *ServerInterfaceWrapper) GetPool(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetPool(ctx, name)
+	return err
+}
+
+// PausePool converts echo context to params.
+func (w *ServerInterfaceWrapper) PausePool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name PoolName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PausePool(ctx, name)
+	return err
+}
+
+// ResumePool converts echo context to params.
+func (w *ServerInterfaceWrapper) ResumePool(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name PoolName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResumePool(ctx, name)
 	return err
 }
 
@@ -1801,6 +2545,22 @@ func (w *ServerInterfaceWrapper) GetTask(ctx echo.Context) error {
 	return err
 }
 
+// ChangeTask converts echo context to params.
+func (w *ServerInterfaceWrapper) ChangeTask(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id TaskID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ChangeTask(ctx, id)
+	return err
+}
+
 // ListArtifacts converts echo context to params.
 func (w *ServerInterfaceWrapper) ListArtifacts(ctx echo.Context) error {
 	var err error
@@ -1953,6 +2713,22 @@ func (w *ServerInterfaceWrapper) ListTaskEvents(ctx echo.Context) error {
 	return err
 }
 
+// GetPlacement converts echo context to params.
+func (w *ServerInterfaceWrapper) GetPlacement(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id TaskID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetPlacement(ctx, id)
+	return err
+}
+
 // RetryTask converts echo context to params.
 func (w *ServerInterfaceWrapper) RetryTask(ctx echo.Context) error {
 	var err error
@@ -2045,10 +2821,14 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/pools", wrapper.ListPools, options.OperationMiddlewares["listPools"]...)
 	router.POST(options.BaseURL+"/pools", wrapper.CreatePool, options.OperationMiddlewares["createPool"]...)
 	router.GET(options.BaseURL+"/pools/:name", wrapper.GetPool, options.OperationMiddlewares["getPool"]...)
+	router.POST(options.BaseURL+"/pools/:name/pause", wrapper.PausePool, options.OperationMiddlewares["pausePool"]...)
+	router.POST(options.BaseURL+"/pools/:name/resume", wrapper.ResumePool, options.OperationMiddlewares["resumePool"]...)
 	router.GET(options.BaseURL+"/tasks", wrapper.ListTasks, options.OperationMiddlewares["listTasks"]...)
 	router.POST(options.BaseURL+"/tasks", wrapper.SubmitTask, options.OperationMiddlewares["submitTask"]...)
 	router.POST(options.BaseURL+"/tasks/batch", wrapper.SubmitTasks, options.OperationMiddlewares["submitTasks"]...)
 	router.GET(options.BaseURL+"/tasks/:id", wrapper.GetTask, options.OperationMiddlewares["getTask"]...)
+	router.PATCH(options.BaseURL+"/tasks/:id", wrapper.ChangeTask, options.OperationMiddlewares["changeTask"]...)
+	router.GET(options.BaseURL+"/tasks/:id/placement", wrapper.GetPlacement, options.OperationMiddlewares["getPlacement"]...)
 	router.POST(options.BaseURL+"/tasks/:id/cancel", wrapper.CancelTask, options.OperationMiddlewares["cancelTask"]...)
 	router.POST(options.BaseURL+"/tasks/:id/retry", wrapper.RetryTask, options.OperationMiddlewares["retryTask"]...)
 	router.GET(options.BaseURL+"/tasks/:id/attempts", wrapper.ListAttempts, options.OperationMiddlewares["listAttempts"]...)
@@ -2056,15 +2836,34 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/tasks/:id/attempts/:number/artifacts/:name", wrapper.GetArtifact, options.OperationMiddlewares["getArtifact"]...)
 	router.GET(options.BaseURL+"/tasks/:id/artifacts", wrapper.ListArtifacts, options.OperationMiddlewares["listArtifacts"]...)
 	router.GET(options.BaseURL+"/tasks/:id/events", wrapper.ListTaskEvents, options.OperationMiddlewares["listTaskEvents"]...)
+	router.GET(options.BaseURL+"/inputs", wrapper.ListInputs, options.OperationMiddlewares["listInputs"]...)
+	router.POST(options.BaseURL+"/inputs", wrapper.BeginInput, options.OperationMiddlewares["beginInput"]...)
+	router.GET(options.BaseURL+"/inputs/:digest", wrapper.GetInput, options.OperationMiddlewares["getInput"]...)
+	router.PATCH(options.BaseURL+"/inputs/:digest", wrapper.AppendInput, options.OperationMiddlewares["appendInput"]...)
+	router.GET(options.BaseURL+"/inputs/:digest/content", wrapper.GetInputContent, options.OperationMiddlewares["getInputContent"]...)
 	router.GET(options.BaseURL+"/devices", wrapper.ListDevices, options.OperationMiddlewares["listDevices"]...)
 	router.GET(options.BaseURL+"/devices/:id", wrapper.GetDevice, options.OperationMiddlewares["getDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/cordon", wrapper.CordonDevice, options.OperationMiddlewares["cordonDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/maintenance", wrapper.MaintainDevice, options.OperationMiddlewares["maintainDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/activate", wrapper.ActivateDevice, options.OperationMiddlewares["activateDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/retire", wrapper.RetireDevice, options.OperationMiddlewares["retireDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/trust", wrapper.TrustDevice, options.OperationMiddlewares["trustDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/clean", wrapper.CleanDevice, options.OperationMiddlewares["cleanDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/force-release", wrapper.ForceReleaseDevice, options.OperationMiddlewares["forceReleaseDevice"]...)
+	router.POST(options.BaseURL+"/devices/:id/move", wrapper.MoveDevice, options.OperationMiddlewares["moveDevice"]...)
+	router.PUT(options.BaseURL+"/devices/:id/labels", wrapper.SetDeviceLabels, options.OperationMiddlewares["setDeviceLabels"]...)
 	router.GET(options.BaseURL+"/hosts", wrapper.ListHosts, options.OperationMiddlewares["listHosts"]...)
 	router.GET(options.BaseURL+"/hosts/:id", wrapper.GetHost, options.OperationMiddlewares["getHost"]...)
+	router.POST(options.BaseURL+"/hosts/:id/drain", wrapper.DrainHost, options.OperationMiddlewares["drainHost"]...)
+	router.POST(options.BaseURL+"/hosts/:id/undrain", wrapper.UndrainHost, options.OperationMiddlewares["undrainHost"]...)
+	router.POST(options.BaseURL+"/hosts/:id/revoke", wrapper.RevokeHost, options.OperationMiddlewares["revokeHost"]...)
 	router.GET(options.BaseURL+"/enrolment-tokens", wrapper.ListEnrolmentTokens, options.OperationMiddlewares["listEnrolmentTokens"]...)
 	router.POST(options.BaseURL+"/enrolment-tokens", wrapper.CreateEnrolmentToken, options.OperationMiddlewares["createEnrolmentToken"]...)
 	router.DELETE(options.BaseURL+"/enrolment-tokens/:id", wrapper.RevokeEnrolmentToken, options.OperationMiddlewares["revokeEnrolmentToken"]...)
 	router.GET(options.BaseURL+"/plugins", wrapper.ListPlugins, options.OperationMiddlewares["listPlugins"]...)
 	router.GET(options.BaseURL+"/plugins/:name", wrapper.GetPlugin, options.OperationMiddlewares["getPlugin"]...)
+	router.POST(options.BaseURL+"/plugins/:name/:version/enable", wrapper.EnablePlugin, options.OperationMiddlewares["enablePlugin"]...)
+	router.POST(options.BaseURL+"/plugins/:name/:version/disable", wrapper.DisablePlugin, options.OperationMiddlewares["disablePlugin"]...)
 
 }
 
@@ -2335,6 +3134,364 @@ func (response GetDevicedefaultApplicationProblemPlusJSONResponse) VisitGetDevic
 	return err
 }
 
+type ActivateDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *ActivateDeviceJSONRequestBody
+}
+
+type ActivateDeviceResponseObject interface {
+	VisitActivateDeviceResponse(w http.ResponseWriter) error
+}
+
+type ActivateDevice200JSONResponse Device
+
+func (response ActivateDevice200JSONResponse) VisitActivateDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ActivateDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ActivateDevicedefaultApplicationProblemPlusJSONResponse) VisitActivateDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CleanDeviceRequestObject struct {
+	ID DeviceID `json:"id"`
+}
+
+type CleanDeviceResponseObject interface {
+	VisitCleanDeviceResponse(w http.ResponseWriter) error
+}
+
+type CleanDevice200JSONResponse Device
+
+func (response CleanDevice200JSONResponse) VisitCleanDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CleanDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CleanDevicedefaultApplicationProblemPlusJSONResponse) VisitCleanDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CordonDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *CordonDeviceJSONRequestBody
+}
+
+type CordonDeviceResponseObject interface {
+	VisitCordonDeviceResponse(w http.ResponseWriter) error
+}
+
+type CordonDevice200JSONResponse Device
+
+func (response CordonDevice200JSONResponse) VisitCordonDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CordonDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CordonDevicedefaultApplicationProblemPlusJSONResponse) VisitCordonDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ForceReleaseDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *ForceReleaseDeviceJSONRequestBody
+}
+
+type ForceReleaseDeviceResponseObject interface {
+	VisitForceReleaseDeviceResponse(w http.ResponseWriter) error
+}
+
+type ForceReleaseDevice200JSONResponse Device
+
+func (response ForceReleaseDevice200JSONResponse) VisitForceReleaseDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ForceReleaseDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ForceReleaseDevicedefaultApplicationProblemPlusJSONResponse) VisitForceReleaseDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetDeviceLabelsRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *SetDeviceLabelsJSONRequestBody
+}
+
+type SetDeviceLabelsResponseObject interface {
+	VisitSetDeviceLabelsResponse(w http.ResponseWriter) error
+}
+
+type SetDeviceLabels200JSONResponse Device
+
+func (response SetDeviceLabels200JSONResponse) VisitSetDeviceLabelsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetDeviceLabelsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response SetDeviceLabelsdefaultApplicationProblemPlusJSONResponse) VisitSetDeviceLabelsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MaintainDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *MaintainDeviceJSONRequestBody
+}
+
+type MaintainDeviceResponseObject interface {
+	VisitMaintainDeviceResponse(w http.ResponseWriter) error
+}
+
+type MaintainDevice200JSONResponse Device
+
+func (response MaintainDevice200JSONResponse) VisitMaintainDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MaintainDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response MaintainDevicedefaultApplicationProblemPlusJSONResponse) VisitMaintainDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *MoveDeviceJSONRequestBody
+}
+
+type MoveDeviceResponseObject interface {
+	VisitMoveDeviceResponse(w http.ResponseWriter) error
+}
+
+type MoveDevice200JSONResponse Device
+
+func (response MoveDevice200JSONResponse) VisitMoveDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MoveDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response MoveDevicedefaultApplicationProblemPlusJSONResponse) VisitMoveDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RetireDeviceRequestObject struct {
+	ID   DeviceID `json:"id"`
+	Body *RetireDeviceJSONRequestBody
+}
+
+type RetireDeviceResponseObject interface {
+	VisitRetireDeviceResponse(w http.ResponseWriter) error
+}
+
+type RetireDevice200JSONResponse Device
+
+func (response RetireDevice200JSONResponse) VisitRetireDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RetireDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RetireDevicedefaultApplicationProblemPlusJSONResponse) VisitRetireDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TrustDeviceRequestObject struct {
+	ID DeviceID `json:"id"`
+}
+
+type TrustDeviceResponseObject interface {
+	VisitTrustDeviceResponse(w http.ResponseWriter) error
+}
+
+type TrustDevice200JSONResponse Device
+
+func (response TrustDevice200JSONResponse) VisitTrustDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type TrustDevicedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response TrustDevicedefaultApplicationProblemPlusJSONResponse) VisitTrustDeviceResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListEnrolmentTokensRequestObject struct {
 	Params ListEnrolmentTokensParams
 }
@@ -2563,6 +3720,352 @@ func (response GetHostdefaultApplicationProblemPlusJSONResponse) VisitGetHostRes
 	return err
 }
 
+type DrainHostRequestObject struct {
+	ID HostID `json:"id"`
+}
+
+type DrainHostResponseObject interface {
+	VisitDrainHostResponse(w http.ResponseWriter) error
+}
+
+type DrainHost200JSONResponse Host
+
+func (response DrainHost200JSONResponse) VisitDrainHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DrainHostdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DrainHostdefaultApplicationProblemPlusJSONResponse) VisitDrainHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RevokeHostRequestObject struct {
+	ID HostID `json:"id"`
+}
+
+type RevokeHostResponseObject interface {
+	VisitRevokeHostResponse(w http.ResponseWriter) error
+}
+
+type RevokeHost200JSONResponse Host
+
+func (response RevokeHost200JSONResponse) VisitRevokeHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RevokeHostdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RevokeHostdefaultApplicationProblemPlusJSONResponse) VisitRevokeHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UndrainHostRequestObject struct {
+	ID HostID `json:"id"`
+}
+
+type UndrainHostResponseObject interface {
+	VisitUndrainHostResponse(w http.ResponseWriter) error
+}
+
+type UndrainHost200JSONResponse Host
+
+func (response UndrainHost200JSONResponse) VisitUndrainHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UndrainHostdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response UndrainHostdefaultApplicationProblemPlusJSONResponse) VisitUndrainHostResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListInputsRequestObject struct {
+	Params ListInputsParams
+}
+
+type ListInputsResponseObject interface {
+	VisitListInputsResponse(w http.ResponseWriter) error
+}
+
+type ListInputs200JSONResponse InputList
+
+func (response ListInputs200JSONResponse) VisitListInputsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListInputsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListInputsdefaultApplicationProblemPlusJSONResponse) VisitListInputsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type BeginInputRequestObject struct {
+	Body *BeginInputJSONRequestBody
+}
+
+type BeginInputResponseObject interface {
+	VisitBeginInputResponse(w http.ResponseWriter) error
+}
+
+type BeginInput200JSONResponse InputUpload
+
+func (response BeginInput200JSONResponse) VisitBeginInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type BeginInputdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response BeginInputdefaultApplicationProblemPlusJSONResponse) VisitBeginInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetInputRequestObject struct {
+	Digest InputDigest `json:"digest"`
+}
+
+type GetInputResponseObject interface {
+	VisitGetInputResponse(w http.ResponseWriter) error
+}
+
+type GetInput200JSONResponse Input
+
+func (response GetInput200JSONResponse) VisitGetInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetInputdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetInputdefaultApplicationProblemPlusJSONResponse) VisitGetInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AppendInputRequestObject struct {
+	Digest InputDigest `json:"digest"`
+	Params AppendInputParams
+	Body   io.Reader
+}
+
+type AppendInputResponseObject interface {
+	VisitAppendInputResponse(w http.ResponseWriter) error
+}
+
+type AppendInput200JSONResponse InputUpload
+
+func (response AppendInput200JSONResponse) VisitAppendInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AppendInputdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AppendInputdefaultApplicationProblemPlusJSONResponse) VisitAppendInputResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetInputContentRequestObject struct {
+	Digest InputDigest `json:"digest"`
+}
+
+type GetInputContentResponseObject interface {
+	VisitGetInputContentResponse(w http.ResponseWriter) error
+}
+
+type GetInputContent200ResponseHeaders struct {
+	Digest string
+}
+
+type GetInputContent200ApplicationOctetStreamResponse struct {
+	Body          io.Reader
+	Headers       GetInputContent200ResponseHeaders
+	ContentLength int64
+}
+
+func (response GetInputContent200ApplicationOctetStreamResponse) VisitGetInputContentResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.Header().Set("Digest", fmt.Sprint(response.Headers.Digest))
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetInputContent206ApplicationOctetStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response GetInputContent206ApplicationOctetStreamResponse) VisitGetInputContentResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "application/octet-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(206)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	_, err := io.Copy(w, response.Body)
+	return err
+}
+
+type GetInputContentdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetInputContentdefaultApplicationProblemPlusJSONResponse) VisitGetInputContentResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListPluginsRequestObject struct {
 	Params ListPluginsParams
 }
@@ -2630,6 +4133,86 @@ type GetPlugindefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetPlugindefaultApplicationProblemPlusJSONResponse) VisitGetPluginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DisablePluginRequestObject struct {
+	Name    PluginName      `json:"name"`
+	Version VersionOfPlugin `json:"version"`
+}
+
+type DisablePluginResponseObject interface {
+	VisitDisablePluginResponse(w http.ResponseWriter) error
+}
+
+type DisablePlugin200JSONResponse Plugin
+
+func (response DisablePlugin200JSONResponse) VisitDisablePluginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DisablePlugindefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DisablePlugindefaultApplicationProblemPlusJSONResponse) VisitDisablePluginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EnablePluginRequestObject struct {
+	Name    PluginName      `json:"name"`
+	Version VersionOfPlugin `json:"version"`
+}
+
+type EnablePluginResponseObject interface {
+	VisitEnablePluginResponse(w http.ResponseWriter) error
+}
+
+type EnablePlugin200JSONResponse Plugin
+
+func (response EnablePlugin200JSONResponse) VisitEnablePluginResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EnablePlugindefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response EnablePlugindefaultApplicationProblemPlusJSONResponse) VisitEnablePluginResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -2748,6 +4331,84 @@ type GetPooldefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetPooldefaultApplicationProblemPlusJSONResponse) VisitGetPoolResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PausePoolRequestObject struct {
+	Name PoolName `json:"name"`
+}
+
+type PausePoolResponseObject interface {
+	VisitPausePoolResponse(w http.ResponseWriter) error
+}
+
+type PausePool200JSONResponse Pool
+
+func (response PausePool200JSONResponse) VisitPausePoolResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PausePooldefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PausePooldefaultApplicationProblemPlusJSONResponse) VisitPausePoolResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumePoolRequestObject struct {
+	Name PoolName `json:"name"`
+}
+
+type ResumePoolResponseObject interface {
+	VisitResumePoolResponse(w http.ResponseWriter) error
+}
+
+type ResumePool200JSONResponse Pool
+
+func (response ResumePool200JSONResponse) VisitResumePoolResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumePooldefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ResumePooldefaultApplicationProblemPlusJSONResponse) VisitResumePoolResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -2923,6 +4584,46 @@ type GetTaskdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetTaskdefaultApplicationProblemPlusJSONResponse) VisitGetTaskResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ChangeTaskRequestObject struct {
+	ID   TaskID `json:"id"`
+	Body *ChangeTaskJSONRequestBody
+}
+
+type ChangeTaskResponseObject interface {
+	VisitChangeTaskResponse(w http.ResponseWriter) error
+}
+
+type ChangeTask200JSONResponse Task
+
+func (response ChangeTask200JSONResponse) VisitChangeTaskResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ChangeTaskdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ChangeTaskdefaultApplicationProblemPlusJSONResponse) VisitChangeTaskResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3193,6 +4894,45 @@ func (response ListTaskEventsdefaultApplicationProblemPlusJSONResponse) VisitLis
 	return err
 }
 
+type GetPlacementRequestObject struct {
+	ID TaskID `json:"id"`
+}
+
+type GetPlacementResponseObject interface {
+	VisitGetPlacementResponse(w http.ResponseWriter) error
+}
+
+type GetPlacement200JSONResponse Placement
+
+func (response GetPlacement200JSONResponse) VisitGetPlacementResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPlacementdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetPlacementdefaultApplicationProblemPlusJSONResponse) VisitGetPlacementResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RetryTaskRequestObject struct {
 	ID     TaskID `json:"id"`
 	Params RetryTaskParams
@@ -3257,6 +4997,33 @@ type StrictServerInterface interface {
 	// GetDevice Get a device
 	// (GET /devices/{id})
 	GetDevice(ctx context.Context, request GetDeviceRequestObject) (GetDeviceResponseObject, error)
+	// ActivateDevice Put a device back to work
+	// (POST /devices/{id}/activate)
+	ActivateDevice(ctx context.Context, request ActivateDeviceRequestObject) (ActivateDeviceResponseObject, error)
+	// CleanDevice Say that nothing touches an unclean device any more
+	// (POST /devices/{id}/clean)
+	CleanDevice(ctx context.Context, request CleanDeviceRequestObject) (CleanDeviceResponseObject, error)
+	// CordonDevice Keep new tasks off a device
+	// (POST /devices/{id}/cordon)
+	CordonDevice(ctx context.Context, request CordonDeviceRequestObject) (CordonDeviceResponseObject, error)
+	// ForceReleaseDevice End the attempt that holds a device
+	// (POST /devices/{id}/force-release)
+	ForceReleaseDevice(ctx context.Context, request ForceReleaseDeviceRequestObject) (ForceReleaseDeviceResponseObject, error)
+	// SetDeviceLabels Replace the operators' labels of a device
+	// (PUT /devices/{id}/labels)
+	SetDeviceLabels(ctx context.Context, request SetDeviceLabelsRequestObject) (SetDeviceLabelsResponseObject, error)
+	// MaintainDevice Take a device into maintenance
+	// (POST /devices/{id}/maintenance)
+	MaintainDevice(ctx context.Context, request MaintainDeviceRequestObject) (MaintainDeviceResponseObject, error)
+	// MoveDevice Give a device to another host
+	// (POST /devices/{id}/move)
+	MoveDevice(ctx context.Context, request MoveDeviceRequestObject) (MoveDeviceResponseObject, error)
+	// RetireDevice Take a device out for good
+	// (POST /devices/{id}/retire)
+	RetireDevice(ctx context.Context, request RetireDeviceRequestObject) (RetireDeviceResponseObject, error)
+	// TrustDevice End a quarantine or a doubt by hand
+	// (POST /devices/{id}/trust)
+	TrustDevice(ctx context.Context, request TrustDeviceRequestObject) (TrustDeviceResponseObject, error)
 	// ListEnrolmentTokens List enrolment tokens, never the secret part
 	// (GET /enrolment-tokens)
 	ListEnrolmentTokens(ctx context.Context, request ListEnrolmentTokensRequestObject) (ListEnrolmentTokensResponseObject, error)
@@ -3275,12 +5042,42 @@ type StrictServerInterface interface {
 	// GetHost Get a host
 	// (GET /hosts/{id})
 	GetHost(ctx context.Context, request GetHostRequestObject) (GetHostResponseObject, error)
+	// DrainHost Let a host take nothing more
+	// (POST /hosts/{id}/drain)
+	DrainHost(ctx context.Context, request DrainHostRequestObject) (DrainHostResponseObject, error)
+	// RevokeHost Shut a host out for ever
+	// (POST /hosts/{id}/revoke)
+	RevokeHost(ctx context.Context, request RevokeHostRequestObject) (RevokeHostResponseObject, error)
+	// UndrainHost End a host's drain
+	// (POST /hosts/{id}/undrain)
+	UndrainHost(ctx context.Context, request UndrainHostRequestObject) (UndrainHostResponseObject, error)
+	// ListInputs List stored inputs by digest
+	// (GET /inputs)
+	ListInputs(ctx context.Context, request ListInputsRequestObject) (ListInputsResponseObject, error)
+	// BeginInput Begin or resume the upload of an input
+	// (POST /inputs)
+	BeginInput(ctx context.Context, request BeginInputRequestObject) (BeginInputResponseObject, error)
+	// GetInput Get a stored input
+	// (GET /inputs/{digest})
+	GetInput(ctx context.Context, request GetInputRequestObject) (GetInputResponseObject, error)
+	// AppendInput Send a part of an input
+	// (PATCH /inputs/{digest})
+	AppendInput(ctx context.Context, request AppendInputRequestObject) (AppendInputResponseObject, error)
+	// GetInputContent Download an input
+	// (GET /inputs/{digest}/content)
+	GetInputContent(ctx context.Context, request GetInputContentRequestObject) (GetInputContentResponseObject, error)
 	// ListPlugins List plugin versions by name and version
 	// (GET /plugins)
 	ListPlugins(ctx context.Context, request ListPluginsRequestObject) (ListPluginsResponseObject, error)
 	// GetPlugin Get all versions of a plugin with their payload schemas
 	// (GET /plugins/{name})
 	GetPlugin(ctx context.Context, request GetPluginRequestObject) (GetPluginResponseObject, error)
+	// DisablePlugin Stop placing tasks on a version of a plugin
+	// (POST /plugins/{name}/{version}/disable)
+	DisablePlugin(ctx context.Context, request DisablePluginRequestObject) (DisablePluginResponseObject, error)
+	// EnablePlugin Let hosts serve a version of a plugin
+	// (POST /plugins/{name}/{version}/enable)
+	EnablePlugin(ctx context.Context, request EnablePluginRequestObject) (EnablePluginResponseObject, error)
 	// ListPools List pools by name
 	// (GET /pools)
 	ListPools(ctx context.Context, request ListPoolsRequestObject) (ListPoolsResponseObject, error)
@@ -3290,6 +5087,12 @@ type StrictServerInterface interface {
 	// GetPool Get a pool
 	// (GET /pools/{name})
 	GetPool(ctx context.Context, request GetPoolRequestObject) (GetPoolResponseObject, error)
+	// PausePool Place nothing more in a pool
+	// (POST /pools/{name}/pause)
+	PausePool(ctx context.Context, request PausePoolRequestObject) (PausePoolResponseObject, error)
+	// ResumePool Place tasks in a pool again
+	// (POST /pools/{name}/resume)
+	ResumePool(ctx context.Context, request ResumePoolRequestObject) (ResumePoolResponseObject, error)
 	// ListTasks List tasks, newest first
 	// (GET /tasks)
 	ListTasks(ctx context.Context, request ListTasksRequestObject) (ListTasksResponseObject, error)
@@ -3302,6 +5105,9 @@ type StrictServerInterface interface {
 	// GetTask Get a task
 	// (GET /tasks/{id})
 	GetTask(ctx context.Context, request GetTaskRequestObject) (GetTaskResponseObject, error)
+	// ChangeTask Give an unfinished task another priority
+	// (PATCH /tasks/{id})
+	ChangeTask(ctx context.Context, request ChangeTaskRequestObject) (ChangeTaskResponseObject, error)
 	// ListArtifacts List what a task's attempts left
 	// (GET /tasks/{id}/artifacts)
 	ListArtifacts(ctx context.Context, request ListArtifactsRequestObject) (ListArtifactsResponseObject, error)
@@ -3320,6 +5126,9 @@ type StrictServerInterface interface {
 	// ListTaskEvents List what happened to a task, oldest first
 	// (GET /tasks/{id}/events)
 	ListTaskEvents(ctx context.Context, request ListTaskEventsRequestObject) (ListTaskEventsResponseObject, error)
+	// GetPlacement Explain why a task is where it is
+	// (GET /tasks/{id}/placement)
+	GetPlacement(ctx context.Context, request GetPlacementRequestObject) (GetPlacementResponseObject, error)
 	// RetryTask Put a task back in the queue
 	// (POST /tasks/{id}/retry)
 	RetryTask(ctx context.Context, request RetryTaskRequestObject) (RetryTaskResponseObject, error)
@@ -3571,6 +5380,407 @@ func (sh *strictHandler) GetDevice(ctx echo.Context, id ID) error {
 	return nil
 }
 
+// ActivateDevice operation middleware
+func (sh *strictHandler) ActivateDevice(ctx echo.Context, id DeviceID) error {
+	var request ActivateDeviceRequestObject
+
+	request.ID = id
+
+	var body ActivateDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ActivateDevice(ctx.Request().Context(), request.(ActivateDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ActivateDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ActivateDeviceResponseObject); ok {
+		return validResponse.VisitActivateDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CleanDevice operation middleware
+func (sh *strictHandler) CleanDevice(ctx echo.Context, id DeviceID) error {
+	var request CleanDeviceRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CleanDevice(ctx.Request().Context(), request.(CleanDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CleanDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CleanDeviceResponseObject); ok {
+		return validResponse.VisitCleanDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CordonDevice operation middleware
+func (sh *strictHandler) CordonDevice(ctx echo.Context, id DeviceID) error {
+	var request CordonDeviceRequestObject
+
+	request.ID = id
+
+	var body CordonDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CordonDevice(ctx.Request().Context(), request.(CordonDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CordonDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CordonDeviceResponseObject); ok {
+		return validResponse.VisitCordonDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ForceReleaseDevice operation middleware
+func (sh *strictHandler) ForceReleaseDevice(ctx echo.Context, id DeviceID) error {
+	var request ForceReleaseDeviceRequestObject
+
+	request.ID = id
+
+	var body ForceReleaseDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ForceReleaseDevice(ctx.Request().Context(), request.(ForceReleaseDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ForceReleaseDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ForceReleaseDeviceResponseObject); ok {
+		return validResponse.VisitForceReleaseDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// SetDeviceLabels operation middleware
+func (sh *strictHandler) SetDeviceLabels(ctx echo.Context, id DeviceID) error {
+	var request SetDeviceLabelsRequestObject
+
+	request.ID = id
+
+	var body SetDeviceLabelsJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.SetDeviceLabels(ctx.Request().Context(), request.(SetDeviceLabelsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetDeviceLabels")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(SetDeviceLabelsResponseObject); ok {
+		return validResponse.VisitSetDeviceLabelsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// MaintainDevice operation middleware
+func (sh *strictHandler) MaintainDevice(ctx echo.Context, id DeviceID) error {
+	var request MaintainDeviceRequestObject
+
+	request.ID = id
+
+	var body MaintainDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.MaintainDevice(ctx.Request().Context(), request.(MaintainDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MaintainDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(MaintainDeviceResponseObject); ok {
+		return validResponse.VisitMaintainDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// MoveDevice operation middleware
+func (sh *strictHandler) MoveDevice(ctx echo.Context, id DeviceID) error {
+	var request MoveDeviceRequestObject
+
+	request.ID = id
+
+	var body MoveDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.MoveDevice(ctx.Request().Context(), request.(MoveDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MoveDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(MoveDeviceResponseObject); ok {
+		return validResponse.VisitMoveDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RetireDevice operation middleware
+func (sh *strictHandler) RetireDevice(ctx echo.Context, id DeviceID) error {
+	var request RetireDeviceRequestObject
+
+	request.ID = id
+
+	var body RetireDeviceJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RetireDevice(ctx.Request().Context(), request.(RetireDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RetireDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RetireDeviceResponseObject); ok {
+		return validResponse.VisitRetireDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// TrustDevice operation middleware
+func (sh *strictHandler) TrustDevice(ctx echo.Context, id DeviceID) error {
+	var request TrustDeviceRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.TrustDevice(ctx.Request().Context(), request.(TrustDeviceRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "TrustDevice")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(TrustDeviceResponseObject); ok {
+		return validResponse.VisitTrustDeviceResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // ListEnrolmentTokens operation middleware
 func (sh *strictHandler) ListEnrolmentTokens(ctx echo.Context, params ListEnrolmentTokensParams) error {
 	var request ListEnrolmentTokensRequestObject
@@ -3742,6 +5952,230 @@ func (sh *strictHandler) GetHost(ctx echo.Context, id ID) error {
 	return nil
 }
 
+// DrainHost operation middleware
+func (sh *strictHandler) DrainHost(ctx echo.Context, id HostID) error {
+	var request DrainHostRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DrainHost(ctx.Request().Context(), request.(DrainHostRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DrainHost")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DrainHostResponseObject); ok {
+		return validResponse.VisitDrainHostResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RevokeHost operation middleware
+func (sh *strictHandler) RevokeHost(ctx echo.Context, id HostID) error {
+	var request RevokeHostRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RevokeHost(ctx.Request().Context(), request.(RevokeHostRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RevokeHost")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RevokeHostResponseObject); ok {
+		return validResponse.VisitRevokeHostResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// UndrainHost operation middleware
+func (sh *strictHandler) UndrainHost(ctx echo.Context, id HostID) error {
+	var request UndrainHostRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.UndrainHost(ctx.Request().Context(), request.(UndrainHostRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UndrainHost")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(UndrainHostResponseObject); ok {
+		return validResponse.VisitUndrainHostResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListInputs operation middleware
+func (sh *strictHandler) ListInputs(ctx echo.Context, params ListInputsParams) error {
+	var request ListInputsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListInputs(ctx.Request().Context(), request.(ListInputsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListInputs")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListInputsResponseObject); ok {
+		return validResponse.VisitListInputsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// BeginInput operation middleware
+func (sh *strictHandler) BeginInput(ctx echo.Context) error {
+	var request BeginInputRequestObject
+
+	var body BeginInputJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.BeginInput(ctx.Request().Context(), request.(BeginInputRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "BeginInput")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(BeginInputResponseObject); ok {
+		return validResponse.VisitBeginInputResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetInput operation middleware
+func (sh *strictHandler) GetInput(ctx echo.Context, digest InputDigest) error {
+	var request GetInputRequestObject
+
+	request.Digest = digest
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetInput(ctx.Request().Context(), request.(GetInputRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetInput")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetInputResponseObject); ok {
+		return validResponse.VisitGetInputResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// AppendInput operation middleware
+func (sh *strictHandler) AppendInput(ctx echo.Context, digest InputDigest, params AppendInputParams) error {
+	var request AppendInputRequestObject
+
+	request.Digest = digest
+	request.Params = params
+
+	request.Body = ctx.Request().Body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AppendInput(ctx.Request().Context(), request.(AppendInputRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AppendInput")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(AppendInputResponseObject); ok {
+		return validResponse.VisitAppendInputResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetInputContent operation middleware
+func (sh *strictHandler) GetInputContent(ctx echo.Context, digest InputDigest) error {
+	var request GetInputContentRequestObject
+
+	request.Digest = digest
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetInputContent(ctx.Request().Context(), request.(GetInputContentRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetInputContent")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetInputContentResponseObject); ok {
+		return validResponse.VisitGetInputContentResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // ListPlugins operation middleware
 func (sh *strictHandler) ListPlugins(ctx echo.Context, params ListPluginsParams) error {
 	var request ListPluginsRequestObject
@@ -3786,6 +6220,58 @@ func (sh *strictHandler) GetPlugin(ctx echo.Context, name Name) error {
 		return err
 	} else if validResponse, ok := response.(GetPluginResponseObject); ok {
 		return validResponse.VisitGetPluginResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DisablePlugin operation middleware
+func (sh *strictHandler) DisablePlugin(ctx echo.Context, name PluginName, version VersionOfPlugin) error {
+	var request DisablePluginRequestObject
+
+	request.Name = name
+	request.Version = version
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DisablePlugin(ctx.Request().Context(), request.(DisablePluginRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DisablePlugin")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DisablePluginResponseObject); ok {
+		return validResponse.VisitDisablePluginResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// EnablePlugin operation middleware
+func (sh *strictHandler) EnablePlugin(ctx echo.Context, name PluginName, version VersionOfPlugin) error {
+	var request EnablePluginRequestObject
+
+	request.Name = name
+	request.Version = version
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.EnablePlugin(ctx.Request().Context(), request.(EnablePluginRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "EnablePlugin")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(EnablePluginResponseObject); ok {
+		return validResponse.VisitEnablePluginResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -3884,6 +6370,56 @@ func (sh *strictHandler) GetPool(ctx echo.Context, name Name) error {
 		return err
 	} else if validResponse, ok := response.(GetPoolResponseObject); ok {
 		return validResponse.VisitGetPoolResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PausePool operation middleware
+func (sh *strictHandler) PausePool(ctx echo.Context, name PoolName) error {
+	var request PausePoolRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PausePool(ctx.Request().Context(), request.(PausePoolRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PausePool")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PausePoolResponseObject); ok {
+		return validResponse.VisitPausePoolResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ResumePool operation middleware
+func (sh *strictHandler) ResumePool(ctx echo.Context, name PoolName) error {
+	var request ResumePoolRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ResumePool(ctx.Request().Context(), request.(ResumePoolRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResumePool")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ResumePoolResponseObject); ok {
+		return validResponse.VisitResumePoolResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -4031,6 +6567,54 @@ func (sh *strictHandler) GetTask(ctx echo.Context, id TaskID, params GetTaskPara
 		return err
 	} else if validResponse, ok := response.(GetTaskResponseObject); ok {
 		return validResponse.VisitGetTaskResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ChangeTask operation middleware
+func (sh *strictHandler) ChangeTask(ctx echo.Context, id TaskID) error {
+	var request ChangeTaskRequestObject
+
+	request.ID = id
+
+	var body ChangeTaskJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ChangeTask(ctx.Request().Context(), request.(ChangeTaskRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ChangeTask")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ChangeTaskResponseObject); ok {
+		return validResponse.VisitChangeTaskResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -4186,6 +6770,31 @@ func (sh *strictHandler) ListTaskEvents(ctx echo.Context, id TaskID, params List
 		return err
 	} else if validResponse, ok := response.(ListTaskEventsResponseObject); ok {
 		return validResponse.VisitListTaskEventsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetPlacement operation middleware
+func (sh *strictHandler) GetPlacement(ctx echo.Context, id TaskID) error {
+	var request GetPlacementRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetPlacement(ctx.Request().Context(), request.(GetPlacementRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetPlacement")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetPlacementResponseObject); ok {
+		return validResponse.VisitGetPlacementResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

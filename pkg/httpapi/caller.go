@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/labstack/echo/v4"
 
@@ -14,6 +15,7 @@ import (
 type request struct {
 	id     string
 	client string // address
+	header http.Header
 	caller identity.Caller
 }
 
@@ -23,7 +25,7 @@ type requestKey struct{}
 // handlers a context and no echo.Context.
 func (s *Server) inContext(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		r := request{id: httpserver.RequestID(c), client: c.RealIP()}
+		r := request{id: httpserver.RequestID(c), client: c.RealIP(), header: c.Request().Header}
 		r.caller, _ = identity.CallerOf(c)
 		c.SetRequest(c.Request().WithContext(context.WithValue(c.Request().Context(), requestKey{}, r)))
 		return next(c)

@@ -42,6 +42,8 @@ type operation struct {
 	query map[string]parameter
 	// body: the operation takes one.
 	body bool
+	// streams: its body is bytes, which no validator reads.
+	streams bool
 }
 
 // parameter of a query, a path or a header.
@@ -90,6 +92,9 @@ func readDocument() (*document, error) {
 
 func readOperation(op *v3.Operation) (operation, error) {
 	out := operation{id: op.OperationId, query: map[string]parameter{}, body: op.RequestBody != nil}
+	if out.body {
+		_, out.streams = op.RequestBody.Content.Get("application/octet-stream")
+	}
 	if node := op.Extensions.GetOrZero("x-berth-role"); node != nil {
 		out.role = node.Value
 	}

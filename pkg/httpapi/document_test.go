@@ -114,7 +114,8 @@ func saysSo(t *testing.T, at string, proxy *base.SchemaProxy) {
 // example fills a path's parameters with what exists nowhere.
 func example(path string) string {
 	return httpapi.BaseURL + strings.NewReplacer(
-		"{id}", "01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10", "{number}", "1", "{name}", "nothing",
+		"{id}", "01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10", "{number}", "1", "{name}", "nothing", "{version}", "1.0.0",
+		"{digest}", strings.Repeat("0", 64),
 	).Replace(path)
 }
 
@@ -129,11 +130,12 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	for _, op := range operations(t) {
 		for who, token := range tokens {
 			t.Run(fmt.Sprintf("%s %s/%s", op.method, op.path, who), func(t *testing.T) {
-				body := ""
+				body, kind := "", "application/json"
 				if op.RequestBody != nil {
 					body = `{"no such field":1}` // let in, it is refused as invalid and changes nothing
+					kind = op.RequestBody.Content.First().Key()
 				}
-				got := send(t, s, op.method, example(op.path), token, body).StatusCode
+				got := send(t, s, op.method, example(op.path), token, body, "Content-Type", kind).StatusCode
 				refused := got == http.StatusUnauthorized || got == http.StatusForbidden
 				switch {
 				case op.role == "public":

@@ -13,7 +13,10 @@ func (s *Server) ListDevices(ctx context.Context, in ListDevicesRequestObject) (
 	if err != nil {
 		return nil, err
 	}
-	filter := store.DeviceFilter{Host: berth.HostID(in.Params.Host)}
+	filter := store.DeviceFilter{
+		Host: berth.HostID(in.Params.Host), Driver: in.Params.Driver, Health: berth.Health(in.Params.Health),
+		Admin: berth.AdminState(in.Params.Admin), Occupancy: berth.Occupancy(in.Params.Occupancy),
+	}
 	if filter.Pool, err = s.poolNamed(ctx, "pool", in.Params.Pool); err != nil {
 		return nil, err
 	}
@@ -72,12 +75,17 @@ func (s *Server) GetHost(ctx context.Context, in GetHostRequestObject) (GetHostR
 func deviceOf(ctx context.Context, d berth.Device) Device {
 	out := Device{
 		ID: string(d.ID), Name: d.Name, Pool: d.PoolName, HostID: string(d.Host), HostName: d.HostName,
-		Driver: d.Driver, HardwareID: d.HardwareID, Labels: d.Labels, Present: d.Present,
-		Health: DeviceHealth(d.Health), Admin: DeviceAdmin(d.Admin), Occupancy: DeviceOccupancy(d.Occupancy),
-		Fence: int64(d.Fence), CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
+		Driver: d.Driver, HardwareID: d.HardwareID, Labels: d.Labels, AdminLabels: d.AdminLabels, Present: d.Present,
+		ConflictHostID: string(d.ConflictHost), Health: DeviceHealth(d.Health), HealthFailures: d.HealthRecord.Failures,
+		QuarantinedUntil: utc(d.HealthRecord.QuarantinedUntil), Admin: DeviceAdmin(d.Admin), AdminNote: d.AdminNote,
+		Occupancy: DeviceOccupancy(d.Occupancy),
+		Fence:     int64(d.Fence), CreatedAt: d.CreatedAt.UTC(), UpdatedAt: d.UpdatedAt.UTC(),
 	}
 	if out.Labels == nil {
 		out.Labels = map[string]string{}
+	}
+	if out.AdminLabels == nil {
+		out.AdminLabels = map[string]string{}
 	}
 	if reads(ctx).All {
 		out.AttemptID, out.TaskID = string(d.Attempt), string(d.Task)
@@ -87,7 +95,8 @@ func deviceOf(ctx context.Context, d berth.Device) Device {
 
 func hostOf(h berth.Host) Host {
 	out := Host{
-		ID: string(h.ID), Name: h.Name, Pool: h.PoolName, State: HostState(h.State), Draining: h.Draining,
+		ID: string(h.ID), Name: h.Name, Pool: h.PoolName, State: HostState(h.State), Protocol: h.Protocol,
+		Draining: h.Draining || !h.DrainRequestedAt.IsZero(), DrainRequestedAt: utc(h.DrainRequestedAt),
 		AgentVersion: h.AgentVersion, Plugins: make([]PluginVersion, 0, len(h.Plugins)), Devices: h.Devices, Held: h.Held,
 		LastSeenAt: utc(h.LastSeenAt), EnrolledAt: h.EnrolledAt.UTC(),
 	}

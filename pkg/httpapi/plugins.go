@@ -43,6 +43,28 @@ func (s *Server) GetPlugin(ctx context.Context, in GetPluginRequestObject) (GetP
 	return out, nil
 }
 
+// EnablePlugin answers POST /plugins/{name}/{version}/enable.
+func (s *Server) EnablePlugin(ctx context.Context, in EnablePluginRequestObject) (EnablePluginResponseObject, error) {
+	p, err := s.setPluginEnabled(ctx, in.Name, in.Version, true)
+	return EnablePlugin200JSONResponse(p), err
+}
+
+// DisablePlugin answers POST /plugins/{name}/{version}/disable.
+func (s *Server) DisablePlugin(ctx context.Context, in DisablePluginRequestObject) (DisablePluginResponseObject, error) {
+	p, err := s.setPluginEnabled(ctx, in.Name, in.Version, false)
+	return DisablePlugin200JSONResponse(p), err
+}
+
+// setPluginEnabled answers without the schema, as a list does.
+func (s *Server) setPluginEnabled(ctx context.Context, name, version string, enabled bool) (Plugin, error) {
+	p, err := s.cfg.Store.SetPluginEnabled(ctx, actorOf(ctx), berth.PluginVersion{Name: name, Version: version}, enabled)
+	if err != nil {
+		return Plugin{}, err
+	}
+	p.Schema = nil
+	return pluginOf(p), nil
+}
+
 // pluginNames lists the first names of enabled plugins there are.
 func (s *Server) pluginNames(ctx context.Context) (names []string, more bool, err error) {
 	plugins, next, err := s.cfg.Store.ListPlugins(ctx, store.Page{Size: 200})

@@ -54,6 +54,24 @@ func (s *Server) CreatePool(ctx context.Context, in CreatePoolRequestObject) (Cr
 	return CreatePool201JSONResponse(poolOf(p)), nil
 }
 
+// PausePool answers POST /pools/{name}/pause.
+func (s *Server) PausePool(ctx context.Context, in PausePoolRequestObject) (PausePoolResponseObject, error) {
+	p, err := s.cfg.Store.SetPoolPaused(ctx, actorOf(ctx), in.Name, true)
+	if err != nil {
+		return nil, err
+	}
+	return PausePool200JSONResponse(poolOf(p)), nil
+}
+
+// ResumePool answers POST /pools/{name}/resume.
+func (s *Server) ResumePool(ctx context.Context, in ResumePoolRequestObject) (ResumePoolResponseObject, error) {
+	p, err := s.cfg.Store.SetPoolPaused(ctx, actorOf(ctx), in.Name, false)
+	if err != nil {
+		return nil, err
+	}
+	return ResumePool200JSONResponse(poolOf(p)), nil
+}
+
 // poolNamed finds the pool that a field or a parameter names; an unknown one is
 // a fault of that field that lists those there are.
 func (s *Server) poolNamed(ctx context.Context, path, name string) (berth.PoolID, error) {

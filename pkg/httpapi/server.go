@@ -13,6 +13,7 @@ import (
 	"github.com/berth-dev/berth/pkg/blob"
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/inputs"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -20,6 +21,8 @@ import (
 type Store interface {
 	store.Tasks
 	store.Fleet
+	store.Operators
+	store.Inputs
 	store.Accounts
 	store.Health
 	store.Hints
@@ -43,6 +46,7 @@ type Config struct {
 type Server struct {
 	cfg      Config
 	document *document
+	inputs   *inputs.Service
 	schemas  schemas
 	roles    identity.Routes
 	stopping <-chan struct{}
@@ -60,7 +64,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, document: d}
+	s := &Server{cfg: cfg, document: d, inputs: inputs.New(cfg.Store, cfg.Blob, cfg.Logger)}
 	if cfg.Drain != nil {
 		s.stopping = cfg.Drain.C()
 	}
@@ -108,6 +112,8 @@ func Kinds() map[httpserver.Route]httpserver.Kind {
 		at(echo.GET, "/tasks/:id"):                                  httpserver.Stream, // wait=
 		at(echo.GET, "/tasks/:id/attempts/:number/log"):             httpserver.Stream,
 		at(echo.GET, "/tasks/:id/attempts/:number/artifacts/:name"): httpserver.Stream,
+		at(echo.PATCH, "/inputs/:digest"):                           httpserver.Upload,
+		at(echo.GET, "/inputs/:digest/content"):                     httpserver.Stream,
 	}
 }
 

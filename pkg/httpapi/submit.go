@@ -86,7 +86,7 @@ func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult,
 		return store.SubmitResult{}, err
 	}
 	result, err := s.cfg.Store.SubmitTasks(ctx, store.SubmitParams{
-		Actor: actorOf(ctx), Tasks: tasks, IdempotencyKey: in.key, BodyDigest: digest,
+		Actor: actorOf(ctx), Scope: writes(ctx), Tasks: tasks, IdempotencyKey: in.key, BodyDigest: digest,
 		CorrelationID: correlationID(in.correlation, requestOf(ctx).id), TraceParent: traceParent(in.trace),
 	})
 	if err != nil {
@@ -153,6 +153,10 @@ func (j *judge) task(ctx context.Context, path string, spec TaskSpec, f *berth.F
 	if err := noted(err, f); err != nil {
 		return t, err
 	}
+	if eligibility.Mentions(t.Requirement.Selector, berth.LabelProbe) && !writes(ctx).All {
+		f.Add(joinPath(path, "selector"), "asks for "+berth.LabelProbe+", which only operators may",
+			"pin the task with "+berth.LabelDevice+"=ID, which leaves cordoned and quarantined devices alone, or ask an operator")
+	}
 	return t, j.plugin(ctx, path, &t, f)
 }
 
@@ -200,15 +204,24 @@ func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *be
 	}
 	for _, v := range p.value {
 		if v.Version == version {
-			selector, err := eligibility.Join(t.Requirement.Selector, v.Requires)
+			t.Requirement.Selector, err = joined(t.Requirement.Selector, v.Requires, len(t.Inputs) > 0)
 			if err != nil {
-				f.Add(joinPath(path, "selector"), "is too long with what the plugin requires of a device", fmt.Sprintf("use at most %d terms", eligibility.MaxSelectorTerms-1))
+				f.Add(joinPath(path, "selector"), "is too long with what the plugin and the inputs require of a device", fmt.Sprintf("use at most %d terms", eligibility.MaxSelectorTerms-2))
 			}
-			t.Requirement.Selector = selector
 			return j.server.schemas.check(joinPath(path, "payload"), t.Payload.Reveal(), v, f)
 		}
 	}
 	return nil
+}
+
+// joined is the selector with what the plugin requires of a device, and with
+// the version of the agent protocol that inputs need.
+func joined(selector, requires string, inputs bool) (string, error) {
+	selector, err := eligibility.Join(selector, requires)
+	if err != nil || !inputs {
+		return selector, err
+	}
+	return eligibility.Join(selector, fmt.Sprintf("%s>%d", berth.LabelProtocol, berth.InputsProtocol-1))
 }
 
 // versions looks up the enabled versions of a plugin.
@@ -268,6 +281,9 @@ func newTask(spec TaskSpec) berth.NewTask {
 		Requirement: berth.Requirement{Selector: spec.Selector, Plugin: spec.Plugin, VersionRange: spec.PluginVersion},
 		Payload:     redact.NewBytes(spec.Payload), Priority: spec.Priority, NotBefore: utc(spec.NotBefore),
 		RunTimeout: seconds(spec.RunTimeoutSeconds), QueueTimeout: seconds(spec.QueueTimeoutSeconds), Retry: retryPolicy(spec.Retry),
+	}
+	for _, in := range spec.Inputs {
+		t.Inputs = append(t.Inputs, berth.InputRef{Name: in.Name, Digest: in.Digest})
 	}
 	if t.Payload.IsZero() {
 		t.Payload = redact.NewBytes([]byte("{}"))

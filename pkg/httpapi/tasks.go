@@ -75,6 +75,16 @@ func (s *Server) RetryTask(ctx context.Context, in RetryTaskRequestObject) (Retr
 	return RetryTask200JSONResponse(taskOf(t)), nil
 }
 
+// ChangeTask answers PATCH /tasks/{id}.
+func (s *Server) ChangeTask(ctx context.Context, in ChangeTaskRequestObject) (ChangeTaskResponseObject, error) {
+	t, transitions, err := s.cfg.Store.SetTaskPriority(ctx, taskParams(ctx, in.ID), in.Body.Priority)
+	if err != nil {
+		return nil, err
+	}
+	logging.Transitions(s.cfg.Logger, transitions)
+	return ChangeTask200JSONResponse(taskOf(t)), nil
+}
+
 func taskParams(ctx context.Context, id ID) store.TaskParams {
 	return store.TaskParams{Actor: actorOf(ctx), Scope: writes(ctx), Task: berth.TaskID(id)}
 }
@@ -104,7 +114,7 @@ func taskOf(t berth.Task) Task {
 		Plugin: t.Requirement.Plugin, PluginVersion: t.Requirement.VersionRange, Selector: t.Requirement.Selector,
 		Priority: t.Priority, Tags: append([]string{}, t.Tags...), Payload: raw(t.Payload.Reveal()),
 		NotBefore: utc(t.NotBefore), RunTimeoutSeconds: t.RunTimeout.Seconds(), QueueTimeoutSeconds: t.QueueTimeout.Seconds(),
-		Retry: retryOf(t.Retry), Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
+		Retry: retryOf(t.Retry), Inputs: taskInputs(t.Inputs), Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
 		Submitter: submitterOf(t.Submitter), CorrelationID: t.CorrelationID, SubmittedAt: t.SubmittedAt.UTC(),
 		DueAt: utc(t.DueAt), GiveUpAt: utc(t.GiveUpAt), AttemptID: string(t.Attempt), DeviceID: string(t.Device), HostID: string(t.Host),
 		FinishedAt: utc(t.FinishedAt), Reason: t.FinalReason, Result: raw(t.Result.Reveal()),
@@ -119,6 +129,14 @@ func retryOf(p berth.RetryPolicy) Retry {
 	}
 	for _, o := range p.On {
 		out.On = append(out.On, RetriedOutcome(o))
+	}
+	return out
+}
+
+func taskInputs(refs []berth.InputRef) []TaskInput {
+	var out []TaskInput
+	for _, r := range refs {
+		out = append(out, TaskInput{Name: r.Name, Digest: r.Digest, Size: r.Size})
 	}
 	return out
 }

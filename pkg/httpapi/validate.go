@@ -42,6 +42,9 @@ func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
 		if !ok {
 			return echo.ErrNotFound
 		}
+		if op.streams {
+			return s.validateStream(c, op, next)
+		}
 		body, err := readBody(c, op)
 		if err != nil {
 			return err
@@ -64,6 +67,35 @@ func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
 		c.Request().ContentLength = int64(len(body))
 		return next(c)
 	}
+}
+
+// validateStream judges all but the body, and hands that on bounded in size and
+// in the time between its bytes.
+func (s *Server) validateStream(c echo.Context, op operation, next echo.HandlerFunc) error {
+	r := c.Request()
+	if kind, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEOctetStream {
+		return echo.ErrUnsupportedMediaType
+	}
+	var f berth.Faults
+	op.judgeQuery(c, &f)
+	parameters := s.document.validator.GetParameterValidator()
+	for _, judge := range []func(*http.Request) (bool, []*verrors.ValidationError){
+		parameters.ValidatePathParams, parameters.ValidateQueryParams, parameters.ValidateHeaderParams,
+	} {
+		if valid, found := judge(r); !valid {
+			s.document.faults(op, found, nil, &f)
+		}
+	}
+	if err := bounded(&f); err != nil {
+		return err
+	}
+	if r.ContentLength > berth.MaxInputPart {
+		return &http.MaxBytesError{Limit: berth.MaxInputPart}
+	}
+	if r.Body != nil {
+		r.Body = patient{c: c, r: http.MaxBytesReader(c.Response(), r.Body, berth.MaxInputPart)}
+	}
+	return next(c)
 }
 
 func readBody(c echo.Context, op operation) ([]byte, error) {

@@ -35,6 +35,8 @@ const (
 	CodeMethodNotAllowed    = "method_not_allowed"
 	CodeUnsupportedMedia    = "unsupported_media_type"
 	CodeBadRequest          = "bad_request"
+	CodeUploadGap           = "upload_gap" // next_offset says where to go on
+	CodeRange               = "range_not_satisfiable"
 
 	// Codes of a database whose schema this program cannot use.
 	CodeDatabaseUnreachable = "database_unreachable"
@@ -54,6 +56,8 @@ type Error struct {
 	Remedy string
 	// RetryAfter, when positive, becomes the Retry-After header.
 	RetryAfter time.Duration
+	// NextOffset says where an upload goes on; nil where none does.
+	NextOffset *int64
 	// Err is the kind that it wraps; may be nil.
 	Err error
 }
@@ -127,7 +131,7 @@ func typed(err error) (d Document, ok bool) {
 	switch {
 	case errors.As(err, &own):
 		return Document{Problem: protocol.Problem{
-			Status: own.Status, Code: own.Code, Title: own.Title, Detail: own.Detail, Remedy: own.Remedy,
+			Status: own.Status, Code: own.Code, Title: own.Title, Detail: own.Detail, Remedy: own.Remedy, NextOffset: own.NextOffset,
 		}, RetryAfter: own.RetryAfter}, true
 	case errors.As(err, &invalid):
 		d := ofKind(berth.ErrInvalid)
@@ -204,6 +208,7 @@ func kinds() []kind {
 		{berth.ErrTooMany, p(429, CodeTooMany, "Too many requests", "", "Wait as long as Retry-After says."), soon},
 		{berth.ErrNotActive, p(503, CodeNotActive, "Another process is active", "", "Try again."), soon},
 		{berth.ErrStorageFull, p(503, protocol.CodeStorageFull, "Storage full", "The server has no space left for artifacts and logs.", "Free space in the server's blob directory; then send the same request again."), storageFullRetry},
+		{berth.ErrStorageUnavailable, p(503, protocol.CodeStorageUnavailable, "Object store unavailable", "The server's object store did not answer.", "Send the same request again."), soon},
 		{berth.ErrUnavailable, p(503, protocol.CodeUnavailable, "Database unavailable", "The database did not answer, or gave up for a passing reason.", "Send the same request again."), soon},
 		{context.DeadlineExceeded, p(503, CodeTimeout, "Timed out", "The request took too long and was broken off.", "Send the same request again."), soon},
 		{context.Canceled, p(503, CodeStopping, "Broken off", "The request was broken off; the server may be stopping.", "Send the same request again."), soon},

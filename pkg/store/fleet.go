@@ -57,8 +57,12 @@ type Fleet interface {
 
 // DeviceFilter narrows a list of devices; zero fields pass everything.
 type DeviceFilter struct {
-	Pool berth.PoolID
-	Host berth.HostID
+	Pool      berth.PoolID
+	Host      berth.HostID
+	Driver    string
+	Health    berth.Health
+	Admin     berth.AdminState
+	Occupancy berth.Occupancy
 }
 
 // CreatePoolParams of CreatePool.

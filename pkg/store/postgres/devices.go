@@ -213,8 +213,11 @@ func (s *Store) ListDevices(ctx context.Context, filter store.DeviceFilter, page
 	err = s.read(ctx, "ListDevices", func(t *tx) error {
 		devices, err = collect(t, scanDevice, deviceColumns+`
 WHERE ($1::uuid IS NULL OR d.id > $1) AND ($2 = '' OR d.pool_id = $3) AND ($4 = '' OR d.host_id = $5)
+  AND ($7 = '' OR d.driver = $7) AND ($8 = '' OR d.health = $8) AND ($9 = '' OR d.admin_state = $9)
+  AND ($10 = '' OR $10 = CASE WHEN l.attempt_id IS NOT NULL THEN 'held' WHEN d.unclean THEN 'unclean' ELSE 'free' END)
 ORDER BY d.id LIMIT $6`,
-			uid(berth.DeviceID(page.After)), string(filter.Pool), uid(filter.Pool), string(filter.Host), uid(filter.Host), page.Limit()+1)
+			uid(berth.DeviceID(page.After)), string(filter.Pool), uid(filter.Pool), string(filter.Host), uid(filter.Host), page.Limit()+1,
+			filter.Driver, string(filter.Health), string(filter.Admin), string(filter.Occupancy))
 		return err
 	})
 	devices, next = cut(devices, page, func(d berth.Device) string { return string(d.ID) })

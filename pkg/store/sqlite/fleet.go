@@ -109,7 +109,9 @@ func loadDevice(t *tx, id berth.DeviceID) (berth.Device, error) {
 func (s *Store) ListDevices(ctx context.Context, filter store.DeviceFilter, p store.Page) (devices []berth.Device, next string, err error) {
 	err = s.read(ctx, "ListDevices", func(t *tx) error {
 		devices, err = queryAll(t, scanDevice, deviceSelect+` WHERE d.id > ?1 AND (?2 = '' OR d.pool_id = ?2) AND (?3 = '' OR d.host_id = ?3)
-			ORDER BY d.id LIMIT ?4`, p.After, filter.Pool, filter.Host, p.Limit()+1)
+			AND (?5 = '' OR d.driver = ?5) AND (?6 = '' OR d.health = ?6) AND (?7 = '' OR d.admin_state = ?7)
+			AND (?8 = '' OR ?8 = CASE WHEN l.attempt_id IS NOT NULL THEN 'held' WHEN d.unclean THEN 'unclean' ELSE 'free' END)
+			ORDER BY d.id LIMIT ?4`, p.After, filter.Pool, filter.Host, p.Limit()+1, filter.Driver, filter.Health, filter.Admin, filter.Occupancy)
 		return err
 	})
 	devices, next = page(devices, p.Limit(), func(d berth.Device) string { return string(d.ID) })
