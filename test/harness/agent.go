@@ -22,8 +22,10 @@ type AgentOptions struct {
 	Labels []string
 	// Loopback lets its browsers open pages of this machine.
 	Loopback bool
-	// API is the index of the API process that it speaks to.
-	API int
+	// API is the index of the API process that it speaks to; Server the address
+	// of something in between, "" for none.
+	API    int
+	Server string
 }
 
 // Agent is a Host Agent of the cluster.
@@ -50,8 +52,11 @@ func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 		tb.Fatalf("enrolment token: %v", err)
 	}
 	a := &Agent{Token: token.Token, StateDir: filepath.Join(c.Folder, "agent-"+o.Name)}
+	if o.Server == "" {
+		o.Server = c.APIs[o.API].URL()
+	}
 	a.Daemon = &Daemon{Name: "hostagent-" + o.Name, Program: "hostagent", folder: c.Folder, Env: map[string]string{
-		"BERTH_SERVER": c.APIs[o.API].URL(), "BERTH_STATE_DIR": a.StateDir, "BERTH_HOST_NAME": o.Name,
+		"BERTH_SERVER": o.Server, "BERTH_STATE_DIR": a.StateDir, "BERTH_HOST_NAME": o.Name,
 		"BERTH_ENROLMENT_TOKEN_FILE": c.write(tb, "token-"+o.Name, token.Token+"\n"),
 		"BERTH_ADMIN_LISTEN":         "127.0.0.1:0", "BERTH_LOG_LEVEL": "debug",
 		"BERTH_PROCESS_SLOTS": strconv.Itoa(o.Processes), "BERTH_BROWSER_CONTEXTS": strconv.Itoa(o.Browsers),
