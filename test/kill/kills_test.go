@@ -52,12 +52,11 @@ func TestKills(t *testing.T) {
 	}
 	began, loggedIn := time.Now(), time.Now()
 	for n, i := range order {
-		live := 0
-		await(t, 3*harness.Patience, "50 attempts are live", func() bool {
-			live, _ = l.look()
-			return live >= liveOnes
-		})
+		live := int64(0)
+		enough := func() bool { live = l.live.Load(); return live >= liveOnes }
+		await(t, 3*harness.Patience, "50 attempts are live", enough)
 		pass(t, time.Duration(random.Int64N(int64(4*time.Second))))
+		await(t, 3*harness.Patience, "50 attempts are live", enough)
 		victims[i].kill()
 		pass(t, time.Duration(random.Int64N(int64(time.Second))))
 		victims[i].start()

@@ -38,7 +38,8 @@ type load struct {
 	// device in other hands.
 	begun, done, twice string
 
-	queued  atomic.Int64 // as the last look found it
+	live, queued atomic.Int64 // as the last look found them
+
 	stop    chan struct{}
 	workers sync.WaitGroup
 
@@ -67,22 +68,23 @@ func newLoad(t *testing.T, c *harness.Cluster, random *rand.Rand) *load {
 	}
 }
 
-// look counts live attempts and queued tasks. It is false while the database
-// does not answer.
-func (l *load) look() (live int, ok bool) {
+// look counts live attempts and queued tasks. While the database does not answer
+// nothing is known to be live.
+func (l *load) look() {
 	ctx, cancel := context.WithTimeout(l.t.Context(), 5*time.Second)
 	defer cancel()
-	var queued int64
+	var live, queued int64
 	err := l.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM attempts WHERE ended_at IS NULL), (SELECT count(*) FROM queue)`).Scan(&live, &queued)
 	if err != nil {
-		return 0, false
+		live = 0
 	}
+	l.live.Store(live)
 	l.queued.Store(queued)
-	return live, true
 }
 
-// start begins to submit and to cancel.
+// start begins to look, to submit and to cancel.
 func (l *load) start() {
+	l.workers.Go(func() { l.repeat(200*time.Millisecond, l.look) })
 	for range 2 {
 		l.workers.Go(func() { l.repeat(150*time.Millisecond, l.submit) })
 	}
