@@ -74,9 +74,9 @@ type Agent struct {
 	beatNow chan struct{} // asks for a heartbeat
 	// surveying is held during a survey: the drivers are asked one at a time.
 	surveying sync.Mutex
-	// claiming is held during a claim; it guards claimID, which stays the same
-	// until its answer came.
-	claiming sync.Mutex
+	// claiming holds a token during a claim; it guards claimID, which stays the
+	// same until its answer came.
+	claiming chan struct{}
 	claimID  string
 	// starts is held for reading while a start is asked for, and for writing
 	// during a sync: the server ends as lost what runs and is not in the sync's
@@ -140,6 +140,7 @@ func New(cfg Config) (*Agent, error) {
 		resync:    make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		beatNow:   make(chan struct{}, 1),
+		claiming:  make(chan struct{}, 1),
 		claimID:   uuid.NewString(),
 		version:   protocol.Version,
 		devices:   map[berth.DeviceID]*device{},

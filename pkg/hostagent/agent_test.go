@@ -31,6 +31,7 @@ import (
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/leasekeeper"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/builtin"
 	"github.com/berth-dev/berth/pkg/runtime/manifest"
 	"github.com/berth-dev/berth/pkg/scheduler"
@@ -59,6 +60,11 @@ func quick() berth.Timings {
 	}
 }
 
+// roomy leaves what is killed 10 s to die in, on a machine that is busy.
+func roomy(t *berth.Timings) {
+	t.LeaseTTL, t.FenceMargin, t.KillMargin, t.CancelWithin = 20*time.Second, 12*time.Second, 2*time.Second, 20*time.Second
+}
+
 // world is a real control plane on SQLite, and a place for an agent.
 type world struct {
 	t       *testing.T
@@ -72,17 +78,34 @@ type world struct {
 	token   redact.String
 	pool    berth.Pool
 	last    *Agent // the one that was started last
+	// change is applied to the configuration of agents and of their Runtimes.
+	change        func(*Config)
+	changeRuntime func(*builtin.Config)
 }
 
 // cuttable is a proxy between agent and server that can be cut, and that shows
 // each request to a test before it goes on.
 type cuttable struct {
 	*httptest.Server
-	cut  atomic.Bool
-	seen atomic.Pointer[func(*http.Request)]
+	cut     atomic.Bool
+	seen    atomic.Pointer[func(*http.Request)]
+	answers atomic.Pointer[func(*http.Response) error]
 }
 
 func (c *cuttable) show(f func(*http.Request)) { c.seen.Store(&f) }
+
+// answered shows each answer to a test, which may change it. An error loses it.
+func (c *cuttable) answered(f func(*http.Response) error) { c.answers.Store(&f) }
+
+// errLost loses an answer after the server gave it.
+var errLost = errors.New("the answer is lost")
+
+// lose breaks the connection off.
+func lose(w http.ResponseWriter) {
+	if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+		_ = conn.Close()
+	}
+}
 
 func newWorld(t *testing.T, change ...func(*berth.Timings)) *world {
 	t.Helper()
@@ -123,12 +146,22 @@ func newCuttable(t *testing.T, target string) *cuttable {
 	must(t, err)
 	c := &cuttable{}
 	rp := httputil.NewSingleHostReverseProxy(u)
-	rp.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
+	rp.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, err error) {
+		if errors.Is(err, errLost) {
+			lose(w)
+			return
+		}
+		w.WriteHeader(http.StatusBadGateway)
+	}
+	rp.ModifyResponse = func(r *http.Response) error {
+		if f := c.answers.Load(); f != nil {
+			return (*f)(r)
+		}
+		return nil
+	}
 	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c.cut.Load() {
-			if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
-				_ = conn.Close()
-			}
+			lose(w)
 			return
 		}
 		if f := c.seen.Load(); f != nil {
@@ -193,9 +226,23 @@ func (w *world) agent(slots int) (stop func() error) {
 // start is agent, with a channel that is closed when Run returned.
 func (w *world) start(slots int) (stop func() error, ended <-chan struct{}) {
 	w.t.Helper()
-	rt, err := builtin.New(w.t.Context(), builtin.Config{StateDir: w.dir, ProcessSlots: slots, Logger: w.log})
+	c := builtin.Config{StateDir: w.dir, ProcessSlots: slots, Logger: w.log}
+	if w.changeRuntime != nil {
+		w.changeRuntime(&c)
+	}
+	rt, err := builtin.New(w.t.Context(), c)
 	must(w.t, err)
-	a, err := New(Config{Server: w.proxy.URL, StateDir: w.dir, Name: "host-1", EnrolmentToken: w.token, Runtime: rt.Runtime, Version: "test", Logger: w.log, StopWithin: 5 * time.Second})
+	return w.startOn(rt.Runtime, rt.Close)
+}
+
+// startOn starts an agent on a Runtime that is closed with it.
+func (w *world) startOn(rt *runtime.Runtime, closing func() error) (stop func() error, ended <-chan struct{}) {
+	w.t.Helper()
+	c := Config{Server: w.proxy.URL, StateDir: w.dir, Name: "host-1", EnrolmentToken: w.token, Runtime: rt, Version: "test", Logger: w.log, StopWithin: 5 * time.Second}
+	if w.change != nil {
+		w.change(&c)
+	}
+	a, err := New(c)
 	must(w.t, err)
 	w.last = a
 	ctx, cancel := context.WithCancel(context.Background())
@@ -208,7 +255,7 @@ func (w *world) start(slots int) (stop func() error, ended <-chan struct{}) {
 	stop = func() error {
 		cancel()
 		<-done
-		must(w.t, rt.Close())
+		must(w.t, closing())
 		return result
 	}
 	w.t.Cleanup(func() { _ = stop() })
@@ -310,6 +357,7 @@ func alive(pid int) bool {
 }
 
 func TestRunsATaskAndKeepsItsLogAndFiles(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(2)
 	const mark = "mark-5531"
@@ -342,6 +390,7 @@ func TestRunsATaskAndKeepsItsLogAndFiles(t *testing.T) {
 }
 
 func TestFailuresAreTriedAgainAndDeadLettered(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	id := w.submit("exit 3", func(n *berth.NewTask) { n.Retry.MaxAttempts = 2 })
@@ -353,7 +402,8 @@ func TestFailuresAreTriedAgainAndDeadLettered(t *testing.T) {
 }
 
 func TestCancelKillsTheProcessTree(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newWorld(t, roomy)
 	w.agent(1)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	id := w.submit("trap '' TERM; sleep 600 & echo $! > " + pidFile + "; wait")
@@ -371,6 +421,7 @@ func TestCancelKillsTheProcessTree(t *testing.T) {
 }
 
 func TestFencesItselfBeforeTheLeaseEndsAndReportsIt(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -393,6 +444,7 @@ func TestFencesItselfBeforeTheLeaseEndsAndReportsIt(t *testing.T) {
 }
 
 func TestAnAttemptTheServerEndedIsKilledAndItsDeviceProvedClean(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -411,7 +463,8 @@ func TestAnAttemptTheServerEndedIsKilledAndItsDeviceProvedClean(t *testing.T) {
 }
 
 func TestStoppingReportsWhatRanAndHandsBackTheRest(t *testing.T) {
-	w := newWorld(t)
+	t.Parallel()
+	w := newWorld(t, roomy)
 	stop := w.agent(1)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	id := w.submit("echo $$ > " + pidFile + "; exec sleep 600")
@@ -434,6 +487,7 @@ func TestStoppingReportsWhatRanAndHandsBackTheRest(t *testing.T) {
 }
 
 func TestAnEndThatCouldNotBeReportedIsReportedByTheNextProcess(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(tm *berth.Timings) { tm.LeaseTTL = time.Minute })
 	stop := w.agent(1)
 	goFile := filepath.Join(t.TempDir(), "go")
@@ -461,6 +515,7 @@ func TestAnEndThatCouldNotBeReportedIsReportedByTheNextProcess(t *testing.T) {
 }
 
 func TestANewerAgentEndsTheOlder(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	stop, ended := w.start(1)
 	pidFile := filepath.Join(t.TempDir(), "pid")
@@ -488,6 +543,7 @@ func TestANewerAgentEndsTheOlder(t *testing.T) {
 }
 
 func TestNotEnrolledSaysWhatToDo(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, ln.Close())
@@ -513,6 +569,7 @@ func TestARelativeStateDirectoryWorks(t *testing.T) {
 }
 
 func TestARefusedEnrolmentSaysWhichFieldAndWhy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	rt, err := builtin.New(t.Context(), builtin.Config{StateDir: t.TempDir(), ProcessSlots: 1})
 	must(t, err)

@@ -98,8 +98,12 @@ func skewOf(date string, sent, came time.Time) (skew time.Duration, known bool) 
 	return at.Sub(sent.Add(came.Sub(sent) / 2)).Round(time.Second), true
 }
 
-// offBy says where this machine's clock is, for people.
+// offBy says where this machine's clock is, for people. A Date has seconds, and
+// was made somewhere between request and answer.
 func offBy(skew time.Duration) string {
+	if skew.Abs() >= time.Minute {
+		skew = skew.Round(10 * time.Second)
+	}
 	if skew > 0 {
 		return skew.String() + " behind"
 	}

@@ -23,6 +23,7 @@ import (
 // A sync whose list of held attempts is on its way would make the server end
 // as lost what starts meanwhile.
 func TestNothingStartsDuringASync(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	syncing, release, started := make(chan struct{}, 1), make(chan struct{}), make(chan struct{}, 1)
@@ -65,6 +66,7 @@ func TestNothingStartsDuringASync(t *testing.T) {
 
 // An attempt for a device that went away goes back, at once and without end.
 func TestAnAttemptForADeviceThatIsGoneIsHandedBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, func(tm *berth.Timings) {
 		tm.ClaimWithin, tm.HostOfflineAfter = time.Minute, time.Minute
 	})
@@ -91,6 +93,7 @@ func TestAnAttemptForADeviceThatIsGoneIsHandedBack(t *testing.T) {
 
 // Bytes that are spoiled on their way are sent again: the work is not to blame.
 func TestSpoiledUploadsAreSentAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	var log, file atomic.Int32
@@ -121,6 +124,7 @@ func TestSpoiledUploadsAreSentAgain(t *testing.T) {
 // What the server refuses of a report ends the attempt all the same, at once,
 // and says why.
 func TestARefusedReportIsReportedBare(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent(1)
 	w.proxy.show(func(r *http.Request) {
@@ -186,6 +190,7 @@ func TestAnyProgressCanBeRenewed(t *testing.T) {
 
 // A journal that cannot be rewritten whole stays as it is.
 func TestAFailedCompactionKeepsTheJournal(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	j, err := OpenJournal(dir)
 	must(t, err)

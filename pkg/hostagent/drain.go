@@ -76,11 +76,11 @@ func (a *Agent) poke() {
 	}
 }
 
-// untilDrain is ctx, and ends also when the agent begins to drain.
-func (a *Agent) untilDrain(ctx context.Context) (context.Context, context.CancelFunc) {
+// while is ctx, and ends also when the agent drains no more, or begins to.
+func (a *Agent) while(ctx context.Context, draining bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	draining, turn := a.drained()
-	if draining {
+	is, turn := a.drained()
+	if is != draining {
 		cancel()
 		return ctx, cancel
 	}
@@ -97,8 +97,16 @@ func (a *Agent) untilDrain(ctx context.Context) (context.Context, context.Cancel
 // handBackAssigned hands back what was assigned to this host before the server
 // knew that it drains. It is called when a heartbeat has told so.
 func (a *Agent) handBackAssigned(ctx context.Context) {
-	assigned, err := a.claim(ctx, 0)
-	if err != nil {
+	// The claim of an agent that takes work again waits for long, and this must
+	// not wait for it.
+	claiming, stop := a.while(ctx, true)
+	assigned, err := a.claim(claiming, 0)
+	over := claiming.Err() != nil
+	stop()
+	switch {
+	case err != nil && over:
+		return
+	case err != nil:
 		a.log.Warn("what was assigned could not be asked for; the leasekeeper takes it back", zap.Error(err))
 		return
 	}

@@ -31,7 +31,7 @@ func (a *Agent) claimLoop(ctx, holds context.Context) {
 			continue
 		}
 		sent := a.clock()
-		poll, stop := a.untilDrain(ctx)
+		poll, stop := a.while(ctx, false)
 		attempts, err := a.claim(poll, protocol.MaxClaimWait)
 		broken := poll.Err() != nil
 		stop()
@@ -58,11 +58,15 @@ func (a *Agent) claimLoop(ctx, holds context.Context) {
 	}
 }
 
-// claim asks once for what is assigned. An answer that was lost is asked for
-// again under the same claim id, which gives the same attempts.
+// claim asks once for what is assigned, one claim at a time. An answer that was
+// lost is asked for again under the same claim id, which gives the same attempts.
 func (a *Agent) claim(ctx context.Context, wait time.Duration) ([]protocol.Assignment, error) {
-	a.claiming.Lock()
-	defer a.claiming.Unlock()
+	select {
+	case a.claiming <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-a.claiming }()
 	req := protocol.ClaimRequest{ClaimID: a.claimID, Wait: protocol.MillisOf(wait), Max: claimBatch}
 	var res protocol.ClaimResponse
 	err := a.call(ctx, http.MethodPost, protocol.PathClaims, req, &res, callOptions{timeout: wait + a.conf().RequestTimeout.Duration()})

@@ -188,6 +188,15 @@ func isFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
+// DiskFull is the failure of an action for which there was no room, or nil when
+// err is something else. A run that fails with it is OutcomeInfraFailed.
+func DiskFull(err error) *ActionError {
+	if !isFull(err) {
+		return nil
+	}
+	return &ActionError{Code: CodeDiskFull, Message: diskFull, Err: err}
+}
+
 var codePattern = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 // isObject reports whether b is a JSON object, or nothing.

@@ -188,8 +188,8 @@ func (w *artifactWriter) Close() error {
 
 // storing is the failure to keep something that the work left.
 func storing(err error, what string) error {
-	if isFull(err) {
-		return &ActionError{Code: CodeDiskFull, Message: diskFull, Err: err}
+	if full := DiskFull(err); full != nil {
+		return full
 	}
 	return &ActionError{Code: CodeInternal, Message: what, Err: err}
 }

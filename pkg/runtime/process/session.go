@@ -107,6 +107,9 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	cmd := s.command(path, c, out)
 	began := time.Now()
 	p, err := s.driver.cfg.Procs.Start(cmd, string(s.opts.RunID))
+	if full := runtime.DiskFull(err); full != nil {
+		return runtime.Exit{}, full
+	}
 	if err != nil {
 		// The error holds the path only, which is on the allow-list.
 		return runtime.Exit{}, &runtime.ActionError{Code: runtime.CodeCommandStart, Message: "the command could not be started: " + startFault(err), Err: err}
