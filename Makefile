@@ -53,6 +53,10 @@ test: deps-test vet bin/with-postgres bin/gotest ## Run all tests, on SQLite and
 race: deps-test bin/with-postgres bin/gotest ## Run all tests under the race detector
 	@bin/with-postgres bin/gotest -race -timeout 20m $(TESTFLAGS) $(PKG)
 
+.PHONY: kill-test
+kill-test: deps-test bin/gotest ## Kill each process and the database at ten random instants, and more (10 min; BERTH_SEED=n)
+	@BERTH_LONG_TESTS=1 bin/gotest -count=1 -timeout 30m $(TESTFLAGS) ./test/kill
+
 .PHONY: smoke
 smoke: deps-cc deps-chromium ## Start what `make run` starts, run the first task, look at the result
 	@go run ./test/smoke
