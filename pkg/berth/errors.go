@@ -43,6 +43,9 @@ var (
 	// ErrStorageFull: there is no room for artifacts and logs. It is also an
 	// ErrUnavailable: the same call may succeed when an operator has made room.
 	ErrStorageFull error = storageFull{}
+	// ErrStorageUnavailable: the object store of artifacts, logs and inputs does
+	// not answer. It is also an ErrUnavailable.
+	ErrStorageUnavailable error = storageUnavailable{}
 	// ErrNotActive: another process is this pool's active scheduler.
 	ErrNotActive = errors.New("another process is active")
 	// ErrExpired: a token's time is over.
@@ -65,6 +68,14 @@ func (storageFull) Error() string { return "no space left for artifacts and logs
 
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (storageFull) Is(target error) bool { return target == ErrUnavailable }
+
+// storageUnavailable has words of its own: the database is well.
+type storageUnavailable struct{}
+
+func (storageUnavailable) Error() string { return "the object store is unavailable" }
+
+// Is makes errors.Is(err, ErrUnavailable) true.
+func (storageUnavailable) Is(target error) bool { return target == ErrUnavailable }
 
 // DatabaseAccessError is that the database lets nobody in, for a reason that an
 // operator can mend. errors.Is(err, ErrUnavailable) holds, for it may be mended

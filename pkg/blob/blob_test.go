@@ -156,6 +156,89 @@ func conform(t *testing.T, s blob.Store) {
 			t.Errorf("%q %v", b, err)
 		}
 	})
+	t.Run("a blob is read from any of its bytes on", func(t *testing.T) {
+		content := strings.Repeat("0123456789", 100)
+		key := blob.NewKey("logs")
+		if _, _, err := s.Put(ctx, key, strings.NewReader(content), 1000); err != nil {
+			t.Fatal(err)
+		}
+		for _, offset := range []int64{0, 1, 999, 1000} {
+			r, size, err := s.GetFrom(ctx, key, offset)
+			if err != nil || size != 1000 {
+				t.Fatalf("from %d: size %d, %v", offset, size, err)
+			}
+			if b, err := io.ReadAll(r); err != nil || string(b) != content[offset:] {
+				t.Errorf("from %d: %d bytes, %v", offset, len(b), err)
+			}
+			_ = r.Close()
+		}
+		for _, offset := range []int64{-1, 1001} {
+			if _, _, err := s.GetFrom(ctx, key, offset); !errors.Is(err, berth.ErrInvalid) {
+				t.Errorf("from %d: %v", offset, err)
+			}
+		}
+		if _, _, err := s.GetFrom(ctx, blob.NewKey("logs"), 5); !errors.Is(err, berth.ErrNotFound) {
+			t.Errorf("of none: %v", err)
+		}
+	})
+	t.Run("a list shows each blob once, in pages, while blobs come and go", func(t *testing.T) {
+		before := time.Now().Add(-2 * time.Second) // a store's clock may count in seconds
+		want := map[blob.Key]int64{}
+		for i := range 25 {
+			key := blob.NewKey("listed")
+			if _, _, err := s.Put(ctx, key, strings.NewReader(strings.Repeat("x", i)), 100); err != nil {
+				t.Fatal(err)
+			}
+			want[key] = int64(i)
+		}
+		seen := map[blob.Key]int64{}
+		for after := blob.Key(""); ; {
+			page, err := s.List(ctx, "listed/", after, 4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range page {
+				if size, ok := want[b.Key]; ok && size != b.Size || b.ModTime.Before(before) || b.ModTime.After(time.Now().Add(2*time.Second)) {
+					t.Errorf("%+v, put %d bytes at %v", b, size, before)
+				}
+				if _, ok := seen[b.Key]; ok {
+					t.Errorf("twice: %s", b.Key)
+				}
+				seen[b.Key] = b.Size
+				after = b.Key
+			}
+			if len(page) < 4 {
+				break
+			}
+			// The page's last blob goes, and another comes: both change nothing.
+			if err := s.Delete(ctx, after); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := s.Put(ctx, blob.NewKey("listed"), strings.NewReader(""), 100); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for key := range want {
+			if _, ok := seen[key]; !ok {
+				t.Errorf("missing: %s", key)
+			}
+		}
+		if all, err := s.List(ctx, "", "", 10_000); err != nil || len(all) < 25 {
+			t.Errorf("%d blobs of any prefix, %v", len(all), err)
+		}
+	})
+	t.Run("blobs outlive a tidying", func(t *testing.T) {
+		key := blob.NewKey("logs")
+		if _, _, err := s.Put(ctx, key, strings.NewReader("one"), 10); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Tidy(ctx, time.Now().Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if got := read(key); got != "one" {
+			t.Errorf("got %q", got)
+		}
+	})
 	t.Run("keys that could leave the store are refused", func(t *testing.T) {
 		for _, key := range []blob.Key{
 			"", "/", "a//b", "../x", "a/../b", ".", "..", ".hidden", "a/.put-1", "/etc/passwd", "a\\b", "a\x00b", "a b", "ä", "~",

@@ -33,8 +33,12 @@ func Handler(logger *zap.Logger) echo.HTTPErrorHandler {
 				zap.String("error", loggable(err)))
 		}
 		if d.Code == protocol.CodeStorageFull {
-			logger.Error("the storage for artifacts and logs is full: free space in BERTH_BLOB_DIR",
+			logger.Error("the storage for artifacts and logs is full: free space in BERTH_BLOB_DIR, or raise the quota of the bucket in BERTH_BLOBS",
 				zap.String("request_id", d.RequestID), zap.String("route", c.Path()))
+		}
+		if d.Code == protocol.CodeStorageUnavailable {
+			logger.Error("the object store cannot be used",
+				zap.String("request_id", d.RequestID), zap.String("route", c.Path()), zap.String("error", loggable(err)))
 		}
 		Write(c.Response(), c.Request().Method, d)
 	}

@@ -62,21 +62,22 @@ const MaxClaimWait = 25 * time.Second
 
 // Problem codes of agent calls (problem+json "code").
 const (
-	CodeLeaseLost    = "lease_lost"      // 410: stop, kill, clean
-	CodeStaleEpoch   = "stale_epoch"     // 412: a newer agent runs, stop
-	CodeEpochAhead   = "epoch_ahead"     // 412: the database was restored, sync again
-	CodeLogGap       = "log_gap"         // 416: next_offset says where to go on
-	CodeMismatch     = "content_differs" // 409
-	CodeNotFound     = "not_found"
-	CodeWrongState   = "wrong_state"
-	CodeTokenUsed    = "enrolment_token_used"
-	CodeTokenExpired = "enrolment_token_expired"
-	CodeUnsupported  = "protocol_unsupported"
-	CodeUnavailable  = "database_unavailable" // 503 with Retry-After
-	CodeStorageFull  = "storage_full"         // 503 with Retry-After
-	CodeUnauthorised = "unauthenticated"
-	CodeInvalid      = "invalid"
-	CodeTooLarge     = "too_large"
+	CodeLeaseLost          = "lease_lost"      // 410: stop, kill, clean
+	CodeStaleEpoch         = "stale_epoch"     // 412: a newer agent runs, stop
+	CodeEpochAhead         = "epoch_ahead"     // 412: the database was restored, sync again
+	CodeLogGap             = "log_gap"         // 416: next_offset says where to go on
+	CodeMismatch           = "content_differs" // 409
+	CodeNotFound           = "not_found"
+	CodeWrongState         = "wrong_state"
+	CodeTokenUsed          = "enrolment_token_used"
+	CodeTokenExpired       = "enrolment_token_expired"
+	CodeUnsupported        = "protocol_unsupported"
+	CodeUnavailable        = "database_unavailable" // 503 with Retry-After
+	CodeStorageFull        = "storage_full"         // 503 with Retry-After
+	CodeStorageUnavailable = "storage_unavailable"  // 503 with Retry-After
+	CodeUnauthorised       = "unauthenticated"
+	CodeInvalid            = "invalid"
+	CodeTooLarge           = "too_large"
 )
 
 // Millis is a duration on the wire.
