@@ -71,8 +71,10 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if n := rt.Leftovers.Killed; n > 0 {
 		log.Warn("killed what an earlier agent left running", zap.Int("processes", n))
 	}
+	registry := daemon.NewRegistry()
 	agent, err := hostagent.New(hostagent.Config{
-		Server: c.Server, StateDir: c.StateDir, Name: c.Name, EnrolmentToken: c.token, Runtime: rt.Runtime, Version: version, Logger: log,
+		Metrics: hostagent.NewMetrics(registry),
+		Server:  c.Server, StateDir: c.StateDir, Name: c.Name, EnrolmentToken: c.token, Runtime: rt.Runtime, Version: version, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -81,14 +83,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		<-agent.Synced()
 		c.tidy(log)
 	}()
-	ready := daemon.NewReadiness(func(context.Context) string {
-		if agent.Ready() {
-			return ""
-		}
-		return "server_unreachable"
-	}, "server_unreachable")
+	ready := daemon.NewReadiness(func(context.Context) string { return agent.Condition() }, hostagent.ConditionUnreachable)
 	return daemon.Run(ctx, daemon.Config{Log: log, ShutdownWithin: hostagent.StopBound, Components: []daemon.Component{
-		daemon.NewAdmin(c.AdminListen, ready, daemon.NewRegistry(), log, nil).Component(),
+		daemon.NewAdmin(c.AdminListen, ready, registry, log, nil).Component(),
 		agent.Component(),
 	}})
 }
