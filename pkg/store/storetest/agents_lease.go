@@ -108,6 +108,14 @@ func beatHealth(w *world) {
 		w.t.Errorf("another host changed a device's health")
 	}
 	beat(a, map[berth.DeviceID]berth.Health{a.ids[0]: berth.HealthSuspect})
+	if len(w.freeIDs()) != 2 {
+		w.t.Errorf("a doubt ended a quarantine: free %v", w.freeIDs())
+	}
+	w.Clock.Advance(berth.QuarantineFor)
+	beat(b, nil)
+	for range berth.GoodProbesToTrust {
+		beat(a, map[berth.DeviceID]berth.Health{a.ids[0]: berth.HealthGood})
+	}
 	if len(w.freeIDs()) != 3 {
 		w.t.Errorf("free %v", w.freeIDs())
 	}

@@ -51,7 +51,7 @@ func syncFirst(w *world) {
 	h := w.hostOf(a)
 	want := berth.Host{
 		ID: a.id, Name: "h1", Pool: w.pool.ID, PoolName: w.pool.Name, State: berth.HostOnline, Epoch: 1, AgentVersion: "0.1.0",
-		Plugins: []berth.PluginVersion{{Name: pluginName, Version: pluginVersion}}, LastSeenAt: w.Clock.Now(), EnrolledAt: h.EnrolledAt, Devices: 3,
+		Plugins: []berth.PluginVersion{{Name: pluginName, Version: pluginVersion}}, LastSeenAt: w.Clock.Now(), EnrolledAt: h.EnrolledAt, Devices: 3, Protocol: 1,
 	}
 	if d := diff(want, h); d != "" {
 		w.t.Errorf("host (-want +got):\n%s", d)
@@ -61,7 +61,8 @@ func syncFirst(w *world) {
 		want := berth.Device{
 			ID: r.ID, Host: a.id, HostName: "h1", Pool: w.pool.ID, PoolName: w.pool.Name, Driver: driverName, HardwareID: r.HardwareID, Name: r.Name,
 			Labels: berth.MergeLabels(r.ID, r.Labels, nil, 1), Present: true, Health: berth.HealthGood, Admin: berth.AdminActive,
-			Occupancy: berth.OccupancyFree, CreatedAt: w.Clock.Now(), UpdatedAt: w.Clock.Now(), Fence: d.Fence,
+			HealthRecord: berth.HealthRecord{Health: berth.HealthGood},
+			Occupancy:    berth.OccupancyFree, CreatedAt: w.Clock.Now(), UpdatedAt: w.Clock.Now(), Fence: d.Fence,
 		}
 		if x := diff(want, d); x != "" {
 			w.t.Errorf("device (-want +got):\n%s", x)
@@ -308,7 +309,7 @@ func syncLabels(w *world) {
 	a := w.enrolled("h1", w.pool.ID, 1)
 	a.devices[0].Labels = map[string]string{"os": "linux", "berth.dev/device": "forged", "berth.dev/x": "y"}
 	a.sync()
-	want := map[string]string{"os": "linux", "berth.dev/device": string(a.ids[0])}
+	want := map[string]string{"os": "linux", berth.LabelDevice: string(a.ids[0]), berth.LabelProbe: string(a.ids[0]), berth.LabelProtocol: "1"}
 	if d := diff(want, w.device(a.ids[0]).Labels); d != "" {
 		w.t.Errorf("labels (-want +got):\n%s", d)
 	}
@@ -332,9 +333,15 @@ func syncHealth(w *world) {
 	if free := w.freeIDs(); len(free) != 0 || !w.hostOf(a).Draining {
 		w.t.Errorf("free on a draining host: %v", free)
 	}
-	a.devices[0].Health = berth.HealthGood
+	a.devices[0].Health, a.devices[1].Health = berth.HealthGood, berth.HealthGood
 	a.sync()
-	if free := w.freeIDs(); len(free) != 3 || w.hostOf(a).Draining {
+	if free := w.freeIDs(); len(free) != 2 || w.hostOf(a).Draining {
+		w.t.Errorf("one good probe ended a quarantine: free %v", free)
+	}
+	w.Clock.Advance(berth.QuarantineFor)
+	a.sync()
+	a.sync()
+	if free := w.freeIDs(); len(free) != 3 {
 		w.t.Errorf("free afterwards: %v", free)
 	}
 }

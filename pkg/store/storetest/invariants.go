@@ -14,7 +14,7 @@ import (
 )
 
 // checkInvariants asserts what must hold in every state that the operations can
-// leave: I1, I9, I12, I15, and that each returned transition has its audit row.
+// leave: I1, I9, I12, I14, I15, and that each returned transition has its audit row.
 func (w *world) checkInvariants() {
 	w.t.Helper()
 	tasks := w.allTasks(store.TaskFilter{})
@@ -33,6 +33,7 @@ func (w *world) checkInvariants() {
 		}
 	}
 	w.checkDevices(live)
+	w.checkOffers()
 	w.checkFences(attempts)
 	w.checkQueues(tasks)
 	w.checkAudit()

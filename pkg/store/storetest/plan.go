@@ -30,18 +30,43 @@ func allHeads(ctx context.Context, r store.Round, perClass int) ([]store.Head, e
 // plan fits the waiting tasks on the free devices, first come first served.
 func (w *world) plan(ctx context.Context, r store.Round) ([]store.Placement, error) {
 	free, err := r.FreeDevices(ctx, 0)
-	if err != nil || len(free) == 0 {
+	if err != nil {
 		return nil, err
 	}
+	return w.planOn(ctx, r, free)
+}
+
+// planOn is plan on devices that may be free; probes find theirs themselves.
+func (w *world) planOn(ctx context.Context, r store.Round, free []store.FreeDevice) ([]store.Placement, error) {
 	classes, err := r.WaitingClasses(ctx)
 	if err != nil {
 		return nil, err
 	}
-	matchers := map[berth.ClassID]*eligibility.Matcher{}
+	free = slices.Clone(free)
+	matchers, probes := map[berth.ClassID]*eligibility.Matcher{}, map[berth.ClassID]bool{}
+	var pinned []berth.DeviceID
 	for _, c := range classes {
 		if matchers[c.ID], err = eligibility.Compile(c.Requirement); err != nil {
 			return nil, err
 		}
+		if id, ok := eligibility.Probe(c.Requirement.Selector); ok {
+			probes[c.ID] = true
+			pinned = append(pinned, id)
+		}
+	}
+	reachable, err := r.ProbeDevices(ctx, pinned)
+	if err != nil {
+		return nil, err
+	}
+	only := map[berth.DeviceID]bool{}
+	for _, d := range reachable {
+		if !slices.ContainsFunc(free, func(f store.FreeDevice) bool { return f.ID == d.ID }) {
+			free = append(free, d)
+			only[d.ID] = true
+		}
+	}
+	if len(free) == 0 {
+		return nil, nil
 	}
 	heads, err := allHeads(ctx, r, len(free))
 	if err != nil {
@@ -49,13 +74,16 @@ func (w *world) plan(ctx context.Context, r store.Round) ([]store.Placement, err
 	}
 	var plan []store.Placement
 	for _, h := range heads {
-		i := slices.IndexFunc(free, func(d store.FreeDevice) bool { return matchers[h.Class].Fits(d.Labels, d.Plugins) })
+		i := slices.IndexFunc(free, func(d store.FreeDevice) bool {
+			return (!only[d.ID] || probes[h.Class]) && matchers[h.Class].Fits(d.Labels, d.Plugins)
+		})
 		if i < 0 {
 			continue
 		}
 		version, _ := matchers[h.Class].Version(free[i].Plugins)
 		plan = append(plan, store.Placement{
 			Head: h, Attempt: newID[berth.AttemptID](w.Env), Device: free[i].ID, Host: free[i].Host, Version: version,
+			Probe: probes[h.Class],
 		})
 		free = slices.Delete(free, i, i+1)
 	}

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -16,12 +17,14 @@ type snapshot struct {
 	Attempts   []berth.Attempt
 	Artifacts  []berth.Artifact
 	Heads      []store.Head
+	Offers     map[berth.PoolID]offer
 	Devices    []berth.Device
 	Hosts      []berth.Host
 	Pools      []berth.Pool
 	Plugins    []berth.Plugin
 	Enrolments []berth.EnrolmentToken
 	Keys       []store.SigningKey
+	Inputs     []berth.Input
 	Audit      []berth.AuditEvent
 	Amnesty    berth.Amnesty
 }
@@ -44,6 +47,9 @@ func (w *world) snapshot() snapshot {
 	for i := range s.Audit {
 		s.Audit[i].ID = 0
 	}
+	// The trail of each target has an order; what one transaction says of several
+	// has none.
+	slices.SortStableFunc(s.Audit, func(a, b berth.AuditEvent) int { return strings.Compare(a.TargetID, b.TargetID) })
 	s.Pools, _, err = w.Store.ListPools(bg(), store.Page{Size: 200})
 	w.must("list pools", err)
 	for i := range s.Pools {
@@ -57,7 +63,10 @@ func (w *world) snapshot() snapshot {
 	w.must("list enrolments", err)
 	s.Keys, err = w.Store.SigningKeys(bg())
 	w.must("list keys", err)
+	s.Inputs, _, err = w.Store.ListInputs(bg(), all, store.Page{Size: 200})
+	w.must("list inputs", err)
 	s.Heads, s.Amnesty = w.poolHeads(s.Pools), w.amnesty()
+	s.Offers = w.offers(s.Pools, s.Devices)
 	return s
 }
 
