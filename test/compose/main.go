@@ -25,7 +25,10 @@ type options struct {
 	patience time.Duration
 }
 
-func main() {
+func main() { os.Exit(realMain()) }
+
+// realMain returns the exit code.
+func realMain() int {
 	var o options
 	flag.BoolVar(&o.build, "build", true, "build the images first")
 	flag.IntVar(&o.tasks, "tasks", 100, "tasks that run while processes are killed")
@@ -38,9 +41,10 @@ func main() {
 	begun := time.Now()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintf(os.Stderr, "compose-test: FAILED after %v: %v\n", time.Since(begun).Round(time.Second), err)
-		os.Exit(1)
+		return 1
 	}
 	fmt.Printf("compose-test: ok in %v\n", time.Since(begun).Round(time.Second))
+	return 0
 }
 
 // say tells the operator what happens.

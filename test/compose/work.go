@@ -111,7 +111,7 @@ func (w *work) mainJob(ctx context.Context) error {
 	}
 	log, err := w.log(ctx, process.ID, 1)
 	if err != nil || !strings.Contains(log, "hello from a container") {
-		return errors.Join(err, fmt.Errorf("the command's log does not hold what it wrote"))
+		return errors.Join(err, errors.New("the command's log does not hold what it wrote"))
 	}
 	picture, err := w.api.Artifact(ctx, browser.ID, browserAttempt, demo.ScreenshotName)
 	if err != nil {
