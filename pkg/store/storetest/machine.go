@@ -1,10 +1,10 @@
 package storetest
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -112,6 +112,8 @@ type machine struct {
 	*world
 	agents []*simAgent
 	tasks  []berth.TaskID
+	// looked is what was free when the machine placed last.
+	looked []store.FreeDevice
 	last   string
 }
 
@@ -120,6 +122,8 @@ type simAgent struct {
 	*agent
 	known []store.Assignment
 	claim string
+	// phone is the hardware that every agent may report.
+	phone store.ReportedDevice
 }
 
 const machineAgents = 2
@@ -129,7 +133,9 @@ func newMachine(rt *rapid.T, sc *scope, h Harness) *machine {
 	m := &machine{world: worldOf(rt, e, "")}
 	m.open = func(change func(*store.Options)) store.Store { return e.OpenWith(sc, change) }
 	for i := range machineAgents {
-		m.agents = append(m.agents, &simAgent{agent: m.host(fmt.Sprintf("h%d", i), 2)})
+		a := &simAgent{agent: m.host(fmt.Sprintf("h%d", i), 2)}
+		a.phone = a.reported(serial)
+		m.agents = append(m.agents, a)
 	}
 	return m
 }
@@ -169,7 +175,7 @@ type answer struct {
 // kinds are the error kinds that a random sequence may meet.
 func kinds() []error {
 	return []error{
-		berth.ErrNotFound, berth.ErrWrongState, berth.ErrStaleEpoch, berth.ErrLeaseLost, berth.ErrInvalid, berth.ErrMismatch, berth.ErrGap,
+		berth.ErrNotFound, berth.ErrWrongState, berth.ErrExists, berth.ErrStaleEpoch, berth.ErrLeaseLost, berth.ErrInvalid, berth.ErrMismatch, berth.ErrGap,
 	}
 }
 
@@ -194,7 +200,7 @@ func (m *machine) told(value any, trs []berth.Transition, err error) answer {
 // draws are the actions: each draws its parameters from the first machine's
 // state, by position, so that every machine does the same.
 func draws() map[string]func(rt *rapid.T, m *machine) step {
-	return map[string]func(rt *rapid.T, m *machine) step{
+	all := map[string]func(rt *rapid.T, m *machine) step{
 		"submit": drawSubmit, "cancel": drawCancel, "retry": drawRetry,
 		"place": fixed(stepPlace), "place again": fixed(stepPlace), "promote": fixed(stepPromote), "reap": fixed(stepReap),
 		"give up": fixed(stepGiveUp), "silence": fixed(stepSilence),
@@ -202,6 +208,8 @@ func draws() map[string]func(rt *rapid.T, m *machine) step {
 		"sync": drawSync, "heartbeat": drawBeat, "clean": drawClean, "log": drawLog,
 		"advance": drawAdvance, "beat all": fixed(stepBeatAll),
 	}
+	maps.Copy(all, fleetDraws())
+	return all
 }
 
 func fixed(s step) func(*rapid.T, *machine) step { return func(*rapid.T, *machine) step { return s } }
@@ -213,8 +221,13 @@ func drawSubmit(rt *rapid.T, _ *machine) step {
 	delay := rapid.SampledFrom([]time.Duration{0, 0, 0, 5 * time.Second}).Draw(rt, "delay")
 	queue := rapid.SampledFrom([]time.Duration{0, 0, 40 * time.Second}).Draw(rt, "queue time-out")
 	run := rapid.SampledFrom([]time.Duration{time.Hour, 20 * time.Second}).Draw(rt, "run time-out")
-	selector := rapid.SampledFrom([]string{"", "", "slot=slot-0", "slot!=slot-0", "os=none"}).Draw(rt, "selector")
+	selector := rapid.SampledFrom([]string{"", "", "", "slot=slot-0", "slot!=slot-0", "os=none", "probe"}).Draw(rt, "selector")
+	device := drawDevice(rt)
 	return func(m *machine) any {
+		selector := selector
+		if selector == "probe" {
+			selector = berth.LabelProbe + "=" + string(m.some(device))
+		}
 		mods := []func(*berth.NewTask){withPriority(priority), maxAttempts(tries), withSelector(selector), queueTimeout(queue), runTimeout(run)}
 		if unsafe {
 			mods = append(mods, retryUnsafe)
@@ -260,11 +273,6 @@ func drawRetry(rt *rapid.T, m *machine) step {
 		task, trs, err := m.Store.RetryTask(bg(), store.RetryParams{TaskParams: m.params(m.tasks[i]), AddTries: tries})
 		return m.told([]any{task.State, task.Budget}, trs, err)
 	}
-}
-
-func stepPlace(m *machine) any {
-	trs, err := m.Store.PlacementRound(bg(), m.scheduler, m.pool.ID, func(ctx context.Context, r store.Round) error { return m.placeIn(ctx, r) })
-	return m.told(nil, trs, err)
 }
 
 func stepPromote(m *machine) any {
@@ -393,6 +401,8 @@ func drawSync(rt *rapid.T, _ *machine) step {
 	i := rapid.IntRange(0, machineAgents-1).Draw(rt, "agent")
 	restart, clean := rapid.Bool().Draw(rt, "restart"), rapid.Bool().Draw(rt, "clean")
 	holds, devices := rapid.Bool().Draw(rt, "holds"), rapid.IntRange(1, 2).Draw(rt, "devices")
+	phone := rapid.SampledFrom([]string{"", "unique", "unique", "slot"}).Draw(rt, "phone")
+	protocol := rapid.IntRange(1, 2).Draw(rt, "protocol")
 	return func(m *machine) any {
 		a := m.agents[i]
 		p := a.syncParams()
@@ -402,7 +412,9 @@ func drawSync(rt *rapid.T, _ *machine) step {
 		if !clean {
 			notClean(&p)
 		}
-		p.Devices = p.Devices[:devices]
+		if p.Devices, p.Protocol = p.Devices[:devices], protocol; phone != "" {
+			p.Devices = append(p.Devices, a.phoneOf(phone == "unique"))
+		}
 		if restart {
 			a.instance += "+"
 			p.Instance, p.Epoch = a.instance, 0
@@ -421,12 +433,13 @@ func drawSync(rt *rapid.T, _ *machine) step {
 func drawBeat(rt *rapid.T, m *machine) step {
 	i := rapid.IntRange(0, machineAgents-1).Draw(rt, "agent")
 	draining := rapid.IntRange(0, 3).Draw(rt, "draining") == 0
-	health := rapid.SampledFrom([]berth.Health{"", berth.HealthGood, berth.HealthSuspect, berth.HealthQuarantined}).Draw(rt, "health")
+	health := rapid.SampledFrom([]berth.Health{"", berth.HealthGood, berth.HealthGood, berth.HealthSuspect, berth.HealthQuarantined}).Draw(rt, "health")
+	d := rapid.IntRange(0, 1).Draw(rt, "device")
 	return func(m *machine) any {
 		a := m.agents[i]
 		p := store.HeartbeatParams{AgentCall: a.call(), Draining: draining}
 		if health != "" {
-			p.Health = map[berth.DeviceID]berth.Health{a.devices[0].ID: health}
+			p.Health = map[berth.DeviceID]berth.Health{a.devices[d].ID: health}
 		}
 		res, err := m.Store.Heartbeat(bg(), p)
 		return m.told(res, nil, err)
