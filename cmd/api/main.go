@@ -46,21 +46,22 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	}
 	var address atomic.Value
 	parts := api.Components(func(a net.Addr) { address.Store(localmode.BaseURL(a)) })
-	return p.Run(ctx, api.Ready(), nil, append(parts, workers(p, c, api.Ready(), func() string { return address.Load().(string) })...)...)
+	return p.Run(ctx, api.Ready(), nil, append(parts, workers(p, c, api, func() string { return address.Load().(string) })...)...)
 }
 
 // workers are the duties that this process takes over.
-func workers(p *controlplane.Process, c config.API, ready *daemon.Readiness, server func() string) []daemon.Component {
+func workers(p *controlplane.Process, c config.API, api *controlplane.API, server func() string) []daemon.Component {
 	var parts []daemon.Component
 	if c.Has(config.WorkerScheduler) {
 		parts = append(parts, p.Scheduler(c.Scheduler)...)
 	}
 	if c.Has(config.WorkerLeasekeeper) {
 		parts = append(parts, p.Leasekeeper(c.Keeper)...)
+		parts = append(parts, p.BlobKeeper(c.BlobLoops, api.Blobs())...)
 	}
 	if c.Has(config.WorkerAgent) {
 		parts = append(parts, localmode.Agent(localmode.AgentConfig{
-			Store: p.Store, Server: server, Ready: ready.Known, StateDir: c.Agent.StateDir, Version: version, Log: p.Log,
+			Store: p.Store, Server: server, Ready: api.Ready().Known, StateDir: c.Agent.StateDir, Version: version, Log: p.Log,
 			Processes: c.Agent.Processes, Browsers: c.Agent.Browsers, ChromiumPath: c.Agent.Chromium,
 		}))
 	}

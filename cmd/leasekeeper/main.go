@@ -1,5 +1,6 @@
 // Command leasekeeper ends attempts whose lease, claim or run time ran
-// out, and takes silent hosts offline. Any number may run; each may be
+// out, takes silent hosts offline, and frees the space of inputs and blobs that
+// nobody uses. Any number may run; each may be
 // killed at any time.
 package main
 
@@ -32,5 +33,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	return p.Run(ctx, p.Ready(), nil, p.Leasekeeper(c.Loops)...)
+	blobs, err := p.OpenBlobs(ctx, c.Blobs)
+	if err != nil {
+		return errors.Join(err, p.Close())
+	}
+	return p.Run(ctx, p.Ready(), nil, append(p.Leasekeeper(c.Loops), p.BlobKeeper(c.BlobLoops, blobs)...)...)
 }

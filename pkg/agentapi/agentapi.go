@@ -29,6 +29,7 @@ import (
 // Store is what the routes need of the store.
 type Store interface {
 	store.Agents
+	store.Inputs
 	store.Hints
 }
 
@@ -108,6 +109,7 @@ func (a *API) routes() []route {
 		post(protocol.PathClean, a.clean),
 		{http.MethodPut, protocol.PathLog, host, httpserver.Upload, a.putLog},
 		{http.MethodPut, protocol.PathArtifact, host, httpserver.Upload, a.putArtifact},
+		{http.MethodGet, protocol.PathInput, host, httpserver.Stream, a.getInput},
 	}
 }
 

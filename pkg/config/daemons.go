@@ -70,18 +70,25 @@ func LoadScheduler(args, environ []string, usage io.Writer) (Scheduler, error) {
 // Leasekeeper configures cmd/leasekeeper.
 type Leasekeeper struct {
 	Common
-	Loops KeeperLoops
+	Blobs
+	Loops     KeeperLoops
+	BlobLoops BlobLoops
 }
 
 // LoadLeasekeeper reads the leasekeeper's configuration, as LoadScheduler.
 func LoadLeasekeeper(args, environ []string, usage io.Writer) (Leasekeeper, error) {
 	var c Leasekeeper
-	f, err := source{"leasekeeper", args, environ, usage}.load(&c, DefaultLeasekeeperAdmin, c.flags)
+	f, err := source{"leasekeeper", args, environ, usage}.load(&c, DefaultLeasekeeperAdmin, func(fs *flag.FlagSet) {
+		c.Common.flags(fs)
+		c.Blobs.flags(fs)
+	})
 	if err != nil {
 		return c, err
 	}
 	c.normalise(DefaultLeasekeeperAdmin, environ, &f)
 	c.Loops.validate(&f)
+	c.Blobs.validate(&f)
+	c.BlobLoops.validate(&f)
 	return c, f.Err()
 }
 
@@ -116,8 +123,7 @@ type API struct {
 	// is made.
 	AdminName     string        `env:"BERTH_ADMIN_NAME" about:"name of the first administrator"`
 	AdminPassword redact.String `env:"BERTH_ADMIN_PASSWORD" about:"password of the first administrator"`
-	// BlobDir keeps artifacts and logs.
-	BlobDir string `env:"BERTH_BLOB_DIR" about:"directory for artifacts and logs"`
+	Blobs
 	// Workers run in this process.
 	Workers []Worker `env:"BERTH_WORKERS" about:"scheduler,leasekeeper,agent: what else runs in this process"`
 	// ApprovePlugins registers what hosts report (local mode).
@@ -127,6 +133,7 @@ type API struct {
 
 	Scheduler SchedulerLoops
 	Keeper    KeeperLoops
+	BlobLoops BlobLoops
 	// Agent configures the worker agent.
 	Agent Agent
 
@@ -141,9 +148,9 @@ func (c API) Has(w Worker) bool { return slices.Contains(c.Workers, w) }
 func LoadAPI(args, environ []string, usage io.Writer) (API, error) {
 	var c API
 	f, err := source{"api", args, environ, usage}.load(&c, DefaultAPIAdmin, func(fs *flag.FlagSet) {
-		c.flags(fs)
+		c.Common.flags(fs)
 		fs.StringVar(&c.Listen, "listen", c.Listen, "public address (BERTH_LISTEN)")
-		fs.StringVar(&c.BlobDir, "blob-dir", c.BlobDir, "directory for artifacts and logs (BERTH_BLOB_DIR)")
+		c.Blobs.flags(fs)
 		fs.Func("workers", "scheduler,leasekeeper,agent: what else runs in this process (BERTH_WORKERS)", func(s string) error {
 			c.Workers = nil
 			for w := range strings.SplitSeq(s, ",") {
@@ -173,8 +180,10 @@ func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
 	if c.MasterKey.IsZero() {
 		f.Add("BERTH_MASTER_KEY", "missing", "put 32 random bytes in hex into a file (openssl rand -hex 32) and name it in BERTH_MASTER_KEY_FILE; every API process needs the same")
 	}
-	if c.BlobDir == "" {
-		f.Add("BERTH_BLOB_DIR", "missing", "name a directory that every API process shares")
+	c.Blobs.validate(f)
+	c.BlobLoops.validate(f)
+	if !c.Blobs.Configured() {
+		f.Add("BERTH_BLOB_DIR", "missing", "name a directory that every API process shares, or a bucket in BERTH_BLOBS")
 	}
 	if !berth.ValidName(c.AdminName) {
 		f.Add("BERTH_ADMIN_NAME", fmt.Sprintf("%q is no user name", berth.Clip(c.AdminName, 63)), "use lower-case letters, digits, dots, hyphens and underscores")

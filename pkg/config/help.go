@@ -24,6 +24,8 @@ func defaults(adminListen string) map[string]string {
 		prefixPlace + "_INTERVAL": scheduler.DefaultPlaceInterval, prefixPromote + "_INTERVAL": scheduler.DefaultPromoteInterval,
 		prefixGive + "_INTERVAL": scheduler.DefaultGiveUpInterval, prefixReap + "_INTERVAL": leasekeeper.DefaultReapInterval,
 		prefixSilent + "_INTERVAL": leasekeeper.DefaultHostsInterval,
+		prefixInputs + "_INTERVAL": leasekeeper.DefaultInputsInterval, prefixBlobs + "_INTERVAL": leasekeeper.DefaultBlobsInterval,
+		"BERTH_ORPHANS_AFTER": leasekeeper.DefaultOrphansAfter,
 	} {
 		all[name] = fmt.Sprint(d)
 	}

@@ -34,6 +34,7 @@ type API struct {
 	p        *Process
 	c        config.API
 	identity *identity.Service
+	blobs    blob.Store
 	drain    *httpserver.Drain
 	echo     *echo.Echo
 	ready    *daemon.Readiness
@@ -46,7 +47,7 @@ func (p *Process) API(c config.API, version string) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BERTH_MASTER_KEY: %w", err)
 	}
-	blobs, err := blob.OpenDirectory(c.BlobDir)
+	blobs, err := p.OpenBlobs(context.Background(), c.Blobs)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +55,9 @@ func (p *Process) API(c config.API, version string) (*API, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &API{p: p, c: c, identity: ids, drain: httpserver.NewDrain()}
+	a := &API{p: p, c: c, identity: ids, blobs: blobs, drain: httpserver.NewDrain()}
 	a.ready = daemon.NewReadiness(a.gate, string(schema.CodeUnreachable))
-	return a, a.route(blobs, version)
+	return a, a.route(version)
 }
 
 // gate is the schema's, then CodeStarting until the database is prepared.
@@ -71,15 +72,18 @@ func (a *API) gate(ctx context.Context) string {
 // Ready is the API's readiness.
 func (a *API) Ready() *daemon.Readiness { return a.ready }
 
-func (a *API) route(blobs blob.Store, version string) error {
+// Blobs is the store of artifacts, logs and inputs.
+func (a *API) Blobs() blob.Store { return a.blobs }
+
+func (a *API) route(version string) error {
 	public, err := httpapi.New(httpapi.Config{
-		Store: a.p.Store, Blob: blobs, Identity: a.identity, Logger: a.p.Log, Drain: a.drain, Version: version,
+		Store: a.p.Store, Blob: a.blobs, Identity: a.identity, Logger: a.p.Log, Drain: a.drain, Version: version,
 	})
 	if err != nil {
 		return err
 	}
 	agents, err := agentapi.New(agentapi.Config{
-		Store: a.p.Store, Blobs: blobs, Identity: a.identity, Logger: a.p.Log, Timings: a.p.Timings,
+		Store: a.p.Store, Blobs: a.blobs, Identity: a.identity, Logger: a.p.Log, Timings: a.p.Timings,
 		ApprovePlugins: a.c.ApprovePlugins, Drain: a.drain,
 	})
 	if err != nil {

@@ -83,6 +83,17 @@ func Join(a, b string) (string, error) {
 	return both.String(), nil
 }
 
+// Required is the selector of a task with what its plugin requires of a device
+// and, when the task brings inputs, with the version of the agent protocol that
+// can fetch them. The error says that the selector is too long for all that.
+func Required(selector, plugin string, inputs bool) (string, error) {
+	selector, err := Join(selector, plugin)
+	if err != nil || !inputs {
+		return selector, err
+	}
+	return Join(selector, fmt.Sprintf("%s>%d", berth.LabelProtocol, berth.InputsProtocol-1))
+}
+
 func parseSelector(s string) (labels.Selector, error) {
 	if len(s) > MaxSelectorLen {
 		return nil, fmt.Errorf("the selector has %d bytes, %d are allowed", len(s), MaxSelectorLen)

@@ -167,3 +167,31 @@ func TestProbeIsAPinOfOneDevice(t *testing.T) {
 		}
 	}
 }
+
+func TestInputsRequireAnAgentThatFetchesThem(t *testing.T) {
+	speaks := func(protocol string) map[string]string {
+		return map[string]string{"driver": "process", berth.LabelProtocol: protocol}
+	}
+	provided := []berth.PluginVersion{{Name: "p", Version: "1.0.0"}}
+	for _, c := range []struct {
+		inputs   bool
+		protocol string
+		want     bool
+	}{{false, "1", true}, {false, "2", true}, {true, "1", false}, {true, "2", true}, {true, "10", true}} {
+		selector, err := eligibility.Required("driver", "driver=process", c.inputs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := eligibility.Compile(berth.Requirement{Plugin: "p", Selector: selector})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Fits(speaks(c.protocol), provided) != c.want {
+			t.Errorf("inputs %v, protocol %s: not %v, selector %q", c.inputs, c.protocol, c.want, selector)
+		}
+	}
+	long := strings.Repeat("x", eligibility.MaxSelectorLen)
+	if _, err := eligibility.Required(long, "", true); err == nil {
+		t.Error("too long a selector was taken")
+	}
+}

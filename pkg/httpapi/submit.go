@@ -76,6 +76,19 @@ func (in submission) path(i int) string {
 	return ""
 }
 
+// fault is the store's error with the paths that the request's body has.
+func (in submission) fault(err error) error {
+	var invalid *berth.InvalidError
+	if in.batch || !errors.As(err, &invalid) {
+		return err
+	}
+	var f berth.Faults
+	for _, field := range invalid.Fields {
+		f.Add(strings.TrimPrefix(field.Path, "tasks[0]."), field.Message, field.Remedy)
+	}
+	return f.Err()
+}
+
 func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult, error) {
 	tasks, err := s.judge(ctx, in)
 	if err != nil {
@@ -90,7 +103,7 @@ func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult,
 		CorrelationID: correlationID(in.correlation, requestOf(ctx).id), TraceParent: traceParent(in.trace),
 	})
 	if err != nil {
-		return store.SubmitResult{}, err
+		return store.SubmitResult{}, in.fault(err)
 	}
 	logging.Transitions(s.cfg.Logger, result.Transitions)
 	return result, nil
@@ -204,7 +217,7 @@ func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *be
 	}
 	for _, v := range p.value {
 		if v.Version == version {
-			t.Requirement.Selector, err = joined(t.Requirement.Selector, v.Requires, len(t.Inputs) > 0)
+			t.Requirement.Selector, err = eligibility.Required(t.Requirement.Selector, v.Requires, len(t.Inputs) > 0)
 			if err != nil {
 				f.Add(joinPath(path, "selector"), "is too long with what the plugin and the inputs require of a device", fmt.Sprintf("use at most %d terms", eligibility.MaxSelectorTerms-2))
 			}
@@ -212,16 +225,6 @@ func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *be
 		}
 	}
 	return nil
-}
-
-// joined is the selector with what the plugin requires of a device, and with
-// the version of the agent protocol that inputs need.
-func joined(selector, requires string, inputs bool) (string, error) {
-	selector, err := eligibility.Join(selector, requires)
-	if err != nil || !inputs {
-		return selector, err
-	}
-	return eligibility.Join(selector, fmt.Sprintf("%s>%d", berth.LabelProtocol, berth.InputsProtocol-1))
 }
 
 // versions looks up the enabled versions of a plugin.

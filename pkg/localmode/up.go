@@ -129,7 +129,7 @@ func (o Options) api(dir dataDir, s secrets) config.API {
 			AdminListen: "127.0.0.1:0", LogLevel: o.LogLevel, ShutdownWithin: shutdownWithin,
 		},
 		Listen: o.Listen, MasterKey: s.masterKey, AdminName: adminName, AdminPassword: s.password,
-		BlobDir: dir.path("blobs"), ApprovePlugins: true,
+		Blobs: config.Blobs{BlobDir: dir.path("blobs")}, ApprovePlugins: true,
 	}
 }
 
@@ -197,6 +197,7 @@ func (u *up) parts(c config.API) []daemon.Component {
 	parts = append(parts, u.api.Components(func(a net.Addr) { u.url.Store(BaseURL(a)) })...)
 	parts = append(parts, u.p.Scheduler(c.Scheduler)...)
 	parts = append(parts, u.p.Leasekeeper(c.Keeper)...)
+	parts = append(parts, u.p.BlobKeeper(c.BlobLoops, u.api.Blobs())...)
 	if u.o.NoAgent {
 		return append(parts, u.announcement())
 	}
