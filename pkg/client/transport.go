@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -71,9 +72,15 @@ func (t *transport) once(r *http.Request) (*http.Response, error) {
 		if time.Duration(after)*time.Second > t.retries {
 			return nil, backoff.Permanent(later)
 		}
-		return nil, errors.Join(later, backoff.RetryAfter(after))
+		return nil, errors.Join(later, &backoff.RetryAfterError{Duration: spread(after)})
 	}
 	return nil, later
+}
+
+// spread is how long to stay away when the server asks for some seconds: a
+// little longer, so that not everybody comes back at the same instant.
+func spread(seconds int) time.Duration {
+	return time.Duration(float64(seconds) * (1 + 0.2*rand.Float64()) * float64(time.Second))
 }
 
 // send adds the token, and a fresh one when the server does not take it.

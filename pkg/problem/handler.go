@@ -65,6 +65,9 @@ func Write(w http.ResponseWriter, method string, d Document) {
 	h := w.Header()
 	h.Set(echo.HeaderContentType, ContentType)
 	h.Set("Cache-Control", "no-store")
+	if d.RetryAfter <= 0 && (d.Status == http.StatusTooManyRequests || d.Status == http.StatusServiceUnavailable) {
+		d.RetryAfter = time.Second
+	}
 	if d.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(seconds(d.RetryAfter)))
 	}

@@ -77,6 +77,8 @@ func TestEachKindHasItsStatusAndCode(t *testing.T) {
 		{berth.ErrUnauthenticated, 401, "unauthenticated"},
 		{berth.ErrForbidden, 403, "forbidden"},
 		{&berth.TooManyError{RetryAfter: 90 * time.Second}, 429, "too_many_requests"},
+		{&berth.TooManyError{}, 429, "too_many_requests"},
+		{&problem.Error{Status: 503, Code: "stopping", Title: "Stopping", Remedy: "Try again."}, 503, "stopping"},
 		{berth.ErrUnavailable, 503, "database_unavailable"},
 		{problem.SchemaUnusable(problem.CodeSchemaBehind), 503, "schema_behind"},
 		{context.DeadlineExceeded, 503, "timeout"},
