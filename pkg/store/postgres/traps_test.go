@@ -220,6 +220,13 @@ func TestManyHandlesWithoutADeadlock(t *testing.T) {
 			})
 			return err
 		},
+		"operator": func(s storeHandle) error { return w.operate(s) },
+		"sync": func(s storeHandle) error {
+			p := w.sync(4)
+			p.Epoch = w.epoch
+			_, err := s.SyncHost(t.Context(), p)
+			return err
+		},
 	}
 	done := make(chan error)
 	n := 0
@@ -243,6 +250,42 @@ func TestManyHandlesWithoutADeadlock(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// operate is one turn of an operator: every act that the devices and the host
+// may be used after.
+func (w *installation) operate(s storeHandle) error {
+	ctx := w.t.Context()
+	for i, d := range w.devices {
+		p := store.DeviceAdminParams{Actor: w.actor, Device: d, Admin: berth.AdminCordoned}
+		if _, err := s.SetDeviceAdmin(ctx, p); err != nil {
+			return err
+		}
+		if _, _, err := s.ForceRelease(ctx, store.ForceReleaseParams{Actor: w.actor, Device: d}); err != nil && !errors.Is(err, berth.ErrWrongState) {
+			return err
+		}
+		if i%2 == 0 {
+			if _, _, err := s.RetireDevice(ctx, p); err != nil {
+				return err
+			}
+		}
+		if _, err := s.TrustDevice(ctx, w.actor, d); err != nil {
+			return err
+		}
+		if _, err := s.MarkDeviceClean(ctx, w.actor, d); err != nil && !errors.Is(err, berth.ErrWrongState) {
+			return err
+		}
+		p.Admin = berth.AdminActive
+		if _, err := s.SetDeviceAdmin(ctx, p); err != nil {
+			return err
+		}
+	}
+	for _, on := range []bool{true, false} {
+		if _, _, err := s.DrainHost(ctx, w.actor, w.host, on); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // work is one turn of an agent: claim, start, renew, complete.
