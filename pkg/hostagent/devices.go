@@ -109,8 +109,21 @@ func (a *Agent) surveyLoop(ctx context.Context) {
 			a.askSync()
 		}
 		for _, id := range now.unclean {
-			a.tend(ctx, id)
+			go a.tend(ctx, id) // it is busy meanwhile, so that the next survey leaves it alone
 		}
+	}
+}
+
+// clean cleans a device, and waits no longer than ctx even for a driver that
+// does not look at it.
+func (a *Agent) clean(ctx context.Context, id runtime.DeviceID) error {
+	done := make(chan error, 1)
+	go func() { done <- a.cfg.Runtime.Clean(ctx, id) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -119,7 +132,7 @@ func (a *Agent) tend(ctx context.Context, id runtime.DeviceID) {
 	ctx, stop := context.WithTimeout(ctx, cleanWithin)
 	defer stop()
 	log := a.log.With(zap.String("device", string(id)))
-	if err := a.cfg.Runtime.Clean(ctx, id); err != nil {
+	if err := a.clean(ctx, id); err != nil {
 		log.Error("a device cannot be cleaned; it gets no work until it is", zap.String("reason", runtime.MessageOf(err, string(runtime.CodeOf(err)))))
 		return
 	}

@@ -284,7 +284,7 @@ func (a *Agent) prove(h *hold, clean bool) {
 	ctx, stop := context.WithTimeout(h.base, a.cfg.StopWithin)
 	defer stop()
 	if !clean {
-		if err := a.cfg.Runtime.Clean(ctx, h.dev.local); err != nil {
+		if err := a.clean(ctx, h.dev.local); err != nil {
 			a.log.Error("the device cannot be cleaned; it gets no work until it is", a.fields(h, zap.String("reason", string(runtime.CodeOf(err))))...)
 			return
 		}
