@@ -18,7 +18,7 @@ type operation struct {
 	// name of the Go method, as BeforeStatement is told.
 	name, about string
 	prepare     func(w *world) func(ctx context.Context, s store.Store) error
-	// twoStep: SyncHost may have committed its epoch when it fails later.
+	// twoStep: the first of two transactions may be committed when it fails later.
 	twoStep bool
 }
 
@@ -96,7 +96,7 @@ func (w *world) brokenOff(op operation, call func(context.Context, store.Store) 
 type callFunc = func(ctx context.Context, s store.Store) error
 
 func operations() []operation {
-	return slices.Concat(taskOperations(), agentOperations(), otherOperations(), inputOperations())
+	return slices.Concat(taskOperations(), agentOperations(), otherOperations(), inputOperations(), operatorOperations())
 }
 
 func taskOperations() []operation {
