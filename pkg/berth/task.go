@@ -191,9 +191,7 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 		f.Add(at("name"), "the name is no UTF-8", "send text in UTF-8")
 	}
 	t.Tags = normaliseTags(at("tags"), t.Tags, f)
-	if t.Priority < MinPriority || t.Priority > MaxPriority {
-		f.Add(at("priority"), fmt.Sprintf("%d is out of range", t.Priority), "use 0 (least urgent) to 9 (most urgent)")
-	}
+	normalisePriority(at("priority"), t.Priority, f)
 	if n := len(t.Payload.Reveal()); n > MaxPayloadBytes {
 		f.Add(at("payload"), fmt.Sprintf("the payload has %d bytes", n), fmt.Sprintf("keep it under %d bytes; larger things are inputs", MaxPayloadBytes))
 	}
@@ -211,6 +209,19 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 	}
 	t.Retry.normalise(at("retry"), f)
 	normaliseInputs(at("inputs"), t.Inputs, f)
+}
+
+func normalisePriority(path string, priority int, f *Faults) {
+	if priority < MinPriority || priority > MaxPriority {
+		f.Add(path, fmt.Sprintf("%d is out of range", priority), "use 0 (least urgent) to 9 (most urgent)")
+	}
+}
+
+// CheckPriority is nil, or an *InvalidError that names path.
+func CheckPriority(path string, priority int) error {
+	var f Faults
+	normalisePriority(path, priority, &f)
+	return f.Err()
 }
 
 func normaliseInputs(path string, inputs []InputRef, f *Faults) {

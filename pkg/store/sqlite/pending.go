@@ -12,18 +12,6 @@ var errPending = errors.New("not built yet")
 
 // Keeping and order (KEEPER).
 
-func (s *Store) SetPoolPaused(context.Context, berth.Actor, string, bool) (p berth.Pool, err error) {
-	return p, errPending
-}
-
-func (s *Store) SetPluginEnabled(context.Context, berth.Actor, berth.PluginVersion, bool) (p berth.Plugin, err error) {
-	return p, errPending
-}
-
-func (s *Store) SetTaskPriority(context.Context, store.TaskParams, int) (t berth.Task, m []berth.Transition, err error) {
-	return t, m, errPending
-}
-
 func (s *Store) SweepTasks(context.Context, berth.Actor, berth.TaskID, int) (r store.SweepResult, err error) {
 	return r, errPending
 }

@@ -1,0 +1,158 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
+)
+
+// SetTaskPriority is documented at store.Operators. The token, or the live
+// attempt, is held before the task's rank is written, so whoever moves the task
+// on reads one rank or the other, never half of each.
+func (s *Store) SetTaskPriority(ctx context.Context, p store.TaskParams, priority int) (k berth.Task, moves []berth.Transition, err error) {
+	if err := berth.CheckPriority("priority", priority); err != nil {
+		return berth.Task{}, nil, err
+	}
+	err = s.write(ctx, "SetTaskPriority", func(t *tx) error {
+		moves = nil
+		k, err = t.task(p.Scope, p.Task)
+		switch {
+		case err != nil:
+			return err
+		case k.State.Finished():
+			return &berth.WrongStateError{Thing: "task", State: string(k.State), Message: "only an unfinished task has an order to change"}
+		case k.Priority == priority:
+			return nil
+		}
+		if moves, err = t.prioritise(p, k, priority); err != nil {
+			return err
+		}
+		k, err = t.task(p.Scope, p.Task)
+		return err
+	})
+	return committed(k, moves, err)
+}
+
+func (t *tx) prioritise(p store.TaskParams, k berth.Task, priority int) ([]berth.Transition, error) {
+	pool, err := found(t, "pool", scanPool, poolColumns+` WHERE id = $1`, uid(k.Pool))
+	if err != nil {
+		return nil, err
+	}
+	rank := berth.RankOf(k.SubmittedAt, priority, pool.AgeingStep)
+	switch {
+	case k.State.Live():
+		err = t.holdLive(k)
+	case k.State == berth.StateQueued:
+		var tok token
+		if tok, err = t.takeToken(k); err == nil {
+			tok.rank = rank
+			err = t.insertTokens([]token{tok})
+		}
+	default:
+		var n int64
+		if n, err = t.exec(`UPDATE delayed SET rank = $2 WHERE task_id = $1`, uid(k.ID), int64(rank)); err == nil && n == 0 {
+			err = errStartOver
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := t.lockTasks([]berth.TaskID{k.ID}); err != nil {
+		return nil, err
+	}
+	if _, err := t.exec(`UPDATE tasks SET priority = $2, rank = $3 WHERE id = $1`, uid(k.ID), priority, int64(rank)); err != nil {
+		return nil, err
+	}
+	now, err := t.now()
+	if err != nil {
+		return nil, err
+	}
+	t.hint(store.HintWork, string(k.Pool))
+	t.hint(store.HintTask, string(k.ID))
+	moves := []berth.Transition{{
+		Event: berth.EventReprioritised, Task: k.ID, From: k.State, To: k.State, Pool: k.Pool, CorrelationID: k.CorrelationID, At: now,
+	}}
+	return moves, t.audit(p.Actor, moves)
+}
+
+// holdLive locks a task's live attempt; one that ended meanwhile starts over.
+func (t *tx) holdLive(k berth.Task) error {
+	if _, err := t.lockAttempts([]berth.AttemptID{k.Attempt}, ""); err != nil {
+		return err
+	}
+	live, _, err := first(t, column[bool], `SELECT ended_at IS NULL AND state = $2 FROM attempts WHERE id = $1`, uid(k.Attempt), string(k.State))
+	if err == nil && !live {
+		err = errStartOver
+	}
+	return err
+}
+
+// SetPoolPaused is documented at store.Operators.
+func (s *Store) SetPoolPaused(ctx context.Context, actor berth.Actor, name string, paused bool) (pool berth.Pool, err error) {
+	err = s.write(ctx, "SetPoolPaused", func(t *tx) error {
+		changed, ok, err := first(t, scanPool, `
+UPDATE pools SET paused = $2 WHERE name = $1 AND paused <> $2 RETURNING id, name, paused, ageing_step_us, created_at`, clean(name), paused)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			pool, err = found(t, "pool", scanPool, poolColumns+` WHERE name = $1`, clean(name))
+			return err
+		}
+		pool = changed
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
+		action := berth.AuditPoolResumed
+		if paused {
+			action = berth.AuditPoolPaused
+		} else {
+			t.hint(store.HintWork, string(pool.ID))
+		}
+		return t.auditAct(actor, now, action, "pool", string(pool.ID), "")
+	})
+	return only(pool, err)
+}
+
+// SetPluginEnabled is documented at store.Operators.
+func (s *Store) SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin berth.PluginVersion, enabled bool) (p berth.Plugin, err error) {
+	err = s.write(ctx, "SetPluginEnabled", func(t *tx) error {
+		n, err := t.exec(`UPDATE plugins SET enabled = $3 WHERE name = $1 AND version = $2 AND enabled <> $3`,
+			clean(plugin.Name), clean(plugin.Version), enabled)
+		if err != nil {
+			return err
+		}
+		p, err = found(t, fmt.Sprintf("plugin %s@%s", plugin.Name, plugin.Version), scanPlugin,
+			pluginColumns+` WHERE name = $1 AND version = $2`, clean(plugin.Name), clean(plugin.Version))
+		if err != nil || n == 0 {
+			return err
+		}
+		now, err := t.now()
+		if err != nil {
+			return err
+		}
+		action := berth.AuditPluginDisabled
+		if enabled {
+			action = berth.AuditPluginEnabled
+			if err := t.hintPools(); err != nil {
+				return err
+			}
+		}
+		return t.auditAct(actor, now, action, "plugin", p.Name+"@"+p.Version, "")
+	})
+	return only(p, err)
+}
+
+// hintPools tells every pool's scheduler that there may be something to place.
+func (t *tx) hintPools() error {
+	pools, err := collect(t, func(row pgx.CollectableRow) (id berth.PoolID, err error) { return id, row.Scan(&id) }, `SELECT id FROM pools`)
+	for _, id := range pools {
+		t.hint(store.HintWork, string(id))
+	}
+	return err
+}
