@@ -346,7 +346,7 @@ func (w *world) checkTransition(tr berth.Transition) {
 		(tr.From == "") == (tr.Event == berth.EventSubmitted) &&
 		waiting == (tr.Device == "") && waiting == (tr.Host == "") && waiting == (tr.Fence == 0) && waiting == (tr.Number == 0)
 	switch tr.Event {
-	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand:
+	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised, berth.EventRepaired:
 		ok = ok && waiting
 	case berth.EventAssigned, berth.EventClaimed, berth.EventRenewed, berth.EventStarted, berth.EventCancelRequested:
 		ok = ok && !waiting && tr.Outcome == ""
