@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -250,7 +251,7 @@ func TestDirtyAndAheadAreRefusedWithTheRemedy(t *testing.T) {
 				t.Fatalf("ahead: %v", err)
 			}
 		}
-		db.exec(t, "UPDATE schema_migrations SET version = 2, dirty = true")
+		db.exec(t, fmt.Sprintf("UPDATE schema_migrations SET version = %d, dirty = true", Latest()))
 		if got := status(t, db.target).Code; got != CodeDirty {
 			t.Fatalf("code %q", got)
 		}
@@ -259,7 +260,7 @@ func TestDirtyAndAheadAreRefusedWithTheRemedy(t *testing.T) {
 				t.Fatalf("dirty: %v", err)
 			}
 		}
-		if err := Force(ctx, db.target, 2); err != nil {
+		if err := Force(ctx, db.target, Latest()); err != nil {
 			t.Fatal(err)
 		}
 		if err := Up(ctx, db.target); err != nil {

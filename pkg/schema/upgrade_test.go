@@ -265,7 +265,7 @@ func TestPopulatedUpgradeKeepsEverything(t *testing.T) {
 		}
 		d.checkLeases(t)
 
-		if err := Down(ctx, d.target, 1); err != nil {
+		if err := Down(ctx, d.target, int(Latest())-1); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(upgraded, d.contents(t, columns)); diff != "" {

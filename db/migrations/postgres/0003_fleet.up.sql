@@ -12,6 +12,7 @@ ALTER TABLE devices
     ADD COLUMN quarantined_until timestamptz,
     ADD COLUMN admin_note text NOT NULL DEFAULT '',
     ADD COLUMN conflict_host_id uuid REFERENCES hosts (id);
+CREATE INDEX devices_conflict ON devices (conflict_host_id) WHERE conflict_host_id IS NOT NULL;
 
 -- What a task brings, as it is read: [{"name", "digest", "size"}].
 ALTER TABLE tasks ADD COLUMN inputs json NOT NULL DEFAULT '[]';

@@ -8,6 +8,7 @@ DROP TABLE inputs;
 DROP TABLE input_parts;
 DROP TABLE input_uploads;
 ALTER TABLE tasks DROP COLUMN inputs;
+DROP INDEX devices_conflict;
 ALTER TABLE devices DROP COLUMN failures;
 ALTER TABLE devices DROP COLUMN good_probes;
 ALTER TABLE devices DROP COLUMN strikes;

@@ -10,6 +10,7 @@ ALTER TABLE devices ADD COLUMN strikes INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE devices ADD COLUMN quarantined_until INTEGER;
 ALTER TABLE devices ADD COLUMN admin_note TEXT NOT NULL DEFAULT '';
 ALTER TABLE devices ADD COLUMN conflict_host_id TEXT;
+CREATE INDEX devices_conflict ON devices (conflict_host_id) WHERE conflict_host_id IS NOT NULL;
 
 -- What a task brings, as it is read: [{"name", "digest", "size"}].
 ALTER TABLE tasks ADD COLUMN inputs TEXT NOT NULL DEFAULT '[]';
