@@ -18,8 +18,8 @@ import (
 	"github.com/berth-dev/berth/test/harness"
 )
 
-// liveOnes is how many attempts are live at each kill, at least.
-const liveOnes = 50
+// atLeast so many attempts run at each kill.
+const atLeast = 50
 
 // victim is what is killed, by SIGKILL, and started again.
 type victim struct {
@@ -28,7 +28,7 @@ type victim struct {
 }
 
 // TestKills kills each process, the database and all of them at random instants,
-// while at least 50 attempts are live and submits and cancels go on: nothing
+// while at least 50 attempts run, and submits and cancels go on: nothing
 // acknowledged is lost, no attempt has two outcomes, nothing starts after its
 // cancel, no device is held twice, and all tasks end.
 func TestKills(t *testing.T) {
@@ -52,15 +52,15 @@ func TestKills(t *testing.T) {
 	}
 	began, loggedIn := time.Now(), time.Now()
 	for n, i := range order {
-		live := int64(0)
-		enough := func() bool { live = l.live.Load(); return live >= liveOnes }
-		await(t, 3*harness.Patience, "50 attempts are live", enough)
+		running := int64(0)
+		enough := func() bool { running = l.running.Load(); return running >= atLeast }
+		await(t, 3*harness.Patience, "50 attempts run", enough)
 		pass(t, time.Duration(random.Int64N(int64(4*time.Second))))
-		await(t, 3*harness.Patience, "50 attempts are live", enough)
+		await(t, 3*harness.Patience, "50 attempts run", enough)
 		victims[i].kill()
 		pass(t, time.Duration(random.Int64N(int64(time.Second))))
 		victims[i].start()
-		t.Logf("%v: kill %d of %d: %s, %d attempts were live", time.Since(began).Round(time.Millisecond), n+1, len(order), victims[i].name, live)
+		t.Logf("%v: kill %d of %d: %s, %d attempts ran", time.Since(began).Round(time.Millisecond), n+1, len(order), victims[i].name, running)
 		if time.Since(loggedIn) > 4*time.Minute {
 			l.login()
 			loggedIn = time.Now()
@@ -206,7 +206,7 @@ func (l *load) checkTasks() {
 			l.t.Errorf("the cancel of task %s was acknowledged, it ended as %q", id, states[id])
 		}
 	}
-	if len(l.submitted) < liveOnes || len(l.cancelled) == 0 {
+	if len(l.submitted) < atLeast || len(l.cancelled) == 0 {
 		l.t.Errorf("only %d tasks and %d cancels", len(l.submitted), len(l.cancelled))
 	}
 }

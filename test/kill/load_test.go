@@ -38,7 +38,7 @@ type load struct {
 	// device in other hands.
 	begun, done, twice string
 
-	live, queued atomic.Int64 // as the last look found them
+	running, queued atomic.Int64 // as the last look found them
 
 	stop    chan struct{}
 	workers sync.WaitGroup
@@ -68,17 +68,17 @@ func newLoad(t *testing.T, c *harness.Cluster, random *rand.Rand) *load {
 	}
 }
 
-// look counts live attempts and queued tasks. While the database does not answer
-// nothing is known to be live.
+// look counts running attempts and queued tasks. While the database does not answer
+// none is known to run.
 func (l *load) look() {
 	ctx, cancel := context.WithTimeout(l.t.Context(), 5*time.Second)
 	defer cancel()
-	var live, queued int64
-	err := l.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM attempts WHERE ended_at IS NULL), (SELECT count(*) FROM queue)`).Scan(&live, &queued)
+	var running, queued int64
+	err := l.db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM attempts WHERE ended_at IS NULL AND state = 'running'), (SELECT count(*) FROM queue)`).Scan(&running, &queued)
 	if err != nil {
-		live = 0
+		running = 0
 	}
-	l.live.Store(live)
+	l.running.Store(running)
 	l.queued.Store(queued)
 }
 
