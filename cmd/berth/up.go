@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/hostagent"
 	"github.com/berth-dev/berth/pkg/localmode"
 )
 
@@ -35,6 +36,7 @@ func newUpCommand(c *cli) *cobra.Command {
 	flags.IntVar(&o.Processes, "process", localmode.DefaultProcesses, "number of process devices")
 	flags.StringVar(&o.ChromiumPath, "chromium-path", "", "the browser (default: the first one found in PATH)")
 	flags.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let tasks open pages on this machine, such as your own on localhost; the API itself stays refused")
+	flags.IntVar(&o.InputCacheMiB, "input-cache-mib", hostagent.DefaultInputCache>>20, "MiB for inputs of tasks, kept for the next task that brings the same")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "run no Host Agent here")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error, for the log in the data directory")
 	return cmd

@@ -30,6 +30,7 @@ type config struct {
 	ChromiumPath  string   `env:"BERTH_CHROMIUM_PATH" about:"as --chromium"`
 	Commands      []string `env:"BERTH_COMMANDS" about:"as --command, joined by commas"`
 	Labels        []string `env:"BERTH_LABELS" about:"as --label, joined by commas"`
+	InputCacheMiB int      `env:"BERTH_INPUT_CACHE_MIB" envDefault:"10240" about:"as --input-cache-mib"`
 	AllowLoopback bool     `env:"BERTH_ALLOW_LOOPBACK" about:"true: as --allow-loopback"`
 	AllowHosts    []string `env:"BERTH_ALLOW_HOSTS" about:"as --allow-host, joined by commas"`
 
@@ -67,6 +68,9 @@ func parse(args, environ []string, stderr io.Writer) (config, error) {
 	if c.Processes < 0 || c.Browsers < 0 || c.Processes+c.Browsers == 0 || c.Processes+c.Browsers > berth.MaxDevicesPerHost {
 		f.Add("process-slots, browser-contexts", "a host needs 1 to 512 devices", "pass for example --process-slots 2 --browser-contexts 2")
 	}
+	if c.InputCacheMiB < 1 {
+		f.Add("input-cache-mib", "a cache of inputs needs room", "pass the MiB of disk that it may take, for example --input-cache-mib 10240")
+	}
 	c.labels = map[string]string{}
 	for _, l := range c.Labels {
 		k, v, ok := strings.Cut(l, "=")
@@ -98,6 +102,7 @@ func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.IntVar(&c.Processes, "process-slots", c.Processes, "number of process devices")
 	fs.IntVar(&c.Browsers, "browser-contexts", c.Browsers, "number of browser devices")
 	fs.StringVar(&c.ChromiumPath, "chromium", c.ChromiumPath, "the browser (default: the first one found in PATH)")
+	fs.IntVar(&c.InputCacheMiB, "input-cache-mib", c.InputCacheMiB, "MiB in the state directory for inputs of tasks, kept for the next task that brings the same")
 	fs.BoolVar(&c.AllowLoopback, "allow-loopback", c.AllowLoopback, "let pages on loopback addresses be opened")
 	list(fs, "command", &c.Commands, "a program that tasks may run, by name or absolute path; may be repeated (default: a list of shell tools)")
 	list(fs, "label", &c.Labels, "name=value for every device; may be repeated")

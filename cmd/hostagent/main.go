@@ -75,6 +75,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	agent, err := hostagent.New(hostagent.Config{
 		Metrics: hostagent.NewMetrics(registry),
 		Server:  c.Server, StateDir: c.StateDir, Name: c.Name, EnrolmentToken: c.token, Runtime: rt.Runtime, Version: version, Logger: log,
+		InputCache: int64(c.InputCacheMiB) << 20,
 	})
 	if err != nil {
 		return err

@@ -52,6 +52,9 @@ type Config struct {
 	// MinFree is the room in StateDir, in bytes, below which no attempts are
 	// taken; default 16 MiB.
 	MinFree int64
+	// InputCache is how many bytes of inputs are kept in StateDir; 0:
+	// DefaultInputCache.
+	InputCache int64
 	// Metrics may be nil.
 	Metrics *Metrics
 	// Logger gets ids and codes only.
@@ -65,6 +68,7 @@ type Agent struct {
 	clock    Clock
 	api      *api
 	journal  *Journal
+	inputs   *inputCache
 	metrics  *Metrics
 	id       hostIdentity
 	instance string
@@ -132,8 +136,12 @@ func New(cfg Config) (*Agent, error) {
 	if err != nil {
 		return nil, storageFault(cfg.StateDir, err)
 	}
+	cache, err := openInputCache(filepath.Join(cfg.StateDir, "inputs"), cfg.InputCache, cfg.Logger)
+	if err != nil {
+		return nil, errors.Join(storageFault(cfg.StateDir, err), journal.Close())
+	}
 	return &Agent{
-		cfg: cfg, log: cfg.Logger, clock: cfg.Clock, journal: journal,
+		cfg: cfg, inputs: cache, log: cfg.Logger, clock: cfg.Clock, journal: journal,
 		api:       newAPI(cfg),
 		metrics:   cfg.Metrics,
 		instance:  rand.Text(),

@@ -110,10 +110,12 @@ func permanent(err error) bool {
 
 type callOptions struct {
 	anonymous bool
-	timeout   time.Duration // 0: defaultRequestTimeout
+	timeout   time.Duration // 0: defaultRequestTimeout; below 0: the caller's context alone
 	header    map[string]string
 	body      func() (io.ReadCloser, int64, error) // instead of JSON
 	date      *string                              // gets the answer's Date
+	answer    func(io.Reader) error                // reads the answer's body, instead of JSON
+	status    int                                  // the answer's, where it must be one
 }
 
 // defaultRequestTimeout bounds a request until sync tells the server's value.
@@ -125,8 +127,11 @@ func (a *api) call(ctx context.Context, method, path string, in, out any, opt ca
 	if opt.timeout == 0 {
 		opt.timeout = defaultRequestTimeout
 	}
-	ctx, stop := context.WithTimeout(ctx, opt.timeout)
-	defer stop()
+	if opt.timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeout(ctx, opt.timeout)
+		defer stop()
+	}
 	err := a.once(ctx, method, path, in, out, opt)
 	var e *apiError
 	if errors.As(err, &e) && e.Status == http.StatusUnauthorized && !opt.anonymous {
@@ -152,7 +157,7 @@ func (a *api) once(ctx context.Context, method, path string, in, out any, opt ca
 		}
 	}
 	client := a.http
-	if opt.body != nil {
+	if opt.body != nil || opt.answer != nil {
 		client = a.bulk
 	}
 	res, err := client.Do(req)
@@ -169,7 +174,12 @@ func (a *api) once(ctx context.Context, method, path string, in, out any, opt ca
 	if res.StatusCode >= 300 {
 		return problemOf(res)
 	}
-	if out == nil {
+	switch {
+	case opt.status != 0 && res.StatusCode != opt.status:
+		return fmt.Errorf("%s %s: the server answered %d where %d was asked for", method, path, res.StatusCode, opt.status)
+	case opt.answer != nil:
+		return opt.answer(res.Body)
+	case out == nil:
 		return nil
 	}
 	if err := json.NewDecoder(res.Body).Decode(out); err != nil {

@@ -18,24 +18,30 @@ import (
 
 // Reasons that the agent itself gives to ended attempts.
 const (
-	reasonFenced         = "fenced"           // no renewal succeeded in time
-	reasonNotAnswered    = "start_unanswered" // it is not known whether it was started; nothing was done
-	reasonAgentStopped   = "agent_stopped"    // the agent was told to stop
-	reasonRefused        = "report_refused"   // the server did not take what the work reported
-	reasonDeviceUnknown  = "device_unknown"   // assigned to a device that this host does not have (any more)
-	reasonOlderFence     = "older_fence"      // assigned under a fence below one that was acted under
-	reasonDeviceRefused  = "device_refused"   // busy, unclean or gone on this host
-	reasonPluginMissing  = "plugin_missing"   // not provided here any more
-	reasonInvalidPayload = "invalid_payload"  // against the plugin's schema
-	reasonArtifactLost   = "artifact_refused" // the server did not take an artifact
-	reasonDraining       = "draining"         // this host takes nothing more
-	reasonJournal        = "journal_failed"   // the start could not be put on disk; nothing was done
+	reasonFenced         = "fenced"            // no renewal succeeded in time
+	reasonNotAnswered    = "start_unanswered"  // it is not known whether it was started; nothing was done
+	reasonAgentStopped   = "agent_stopped"     // the agent was told to stop
+	reasonRefused        = "report_refused"    // the server did not take what the work reported
+	reasonDeviceUnknown  = "device_unknown"    // assigned to a device that this host does not have (any more)
+	reasonOlderFence     = "older_fence"       // assigned under a fence below one that was acted under
+	reasonDeviceRefused  = "device_refused"    // busy, unclean or gone on this host
+	reasonPluginMissing  = "plugin_missing"    // not provided here any more
+	reasonInvalidPayload = "invalid_payload"   // against the plugin's schema
+	reasonArtifactLost   = "artifact_refused"  // the server did not take an artifact
+	reasonDraining       = "draining"          // this host takes nothing more
+	reasonInputs         = "input_unavailable" // an input could not be fetched or does not fit; nothing was done
+	reasonJournal        = "journal_failed"    // the start could not be put on disk; nothing was done
 )
 
-// execute brings a held attempt to its end: it waits for the device, asks for
-// the start, runs the work, and hands in what came of it.
+// execute brings a held attempt to its end: it fetches the inputs, waits for the
+// device, asks for the start, runs the work, and hands in what came of it.
 func (a *Agent) execute(h *hold) {
 	defer a.drop(h)
+	release, ok := a.fetchInputs(h)
+	if !ok {
+		return
+	}
+	defer release()
 	select {
 	case h.dev.use <- struct{}{}:
 	case <-h.ctx.Done():
@@ -157,7 +163,7 @@ func (a *Agent) run(h *hold) completion {
 	a.log.Info("started", a.fields(h, zap.String("plugin", h.Plugin.Name), zap.String("version", h.Plugin.Version))...)
 	res, err := a.cfg.Runtime.Run(h.ctx, runtime.RunRequest{
 		RunID: runtime.RunID(h.Attempt), DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
-		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up,
+		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up, Inputs: h.inputs,
 		StopWithin: func() time.Duration { return h.stopWithin(a.clock(), a.conf()) },
 	})
 	if err != nil {
@@ -223,18 +229,21 @@ func (a *Agent) finish(h *hold, end completion) bool {
 }
 
 // handBack releases an attempt that was not started, when the agent stops or
-// drains; any other end of its hold needs no answer.
+// drains, or when its inputs cannot be had; any other end of its hold needs no
+// answer.
 func (a *Agent) handBack(h *hold) {
-	reason := reasonAgentStopped
+	reason, draining := reasonAgentStopped, true
 	switch cause := h.cause(); {
 	case errors.Is(cause, errDraining):
 		reason = reasonDraining
+	case errors.Is(cause, errInputs):
+		reason, draining = reasonInputs, false
 	case !errors.Is(cause, errStopping):
 		a.done(h, "dropped")
 		return
 	}
 	ctx := h.base
-	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reason, Draining: true}
+	req := protocol.ReleaseRequest{Items: []protocol.Holder{h.holder()}, Reason: reason, Draining: draining}
 	var res protocol.LeaseResponse
 	err := retry(ctx, func() error {
 		return a.call(ctx, http.MethodPost, protocol.PathRelease, req, &res, a.timeout())

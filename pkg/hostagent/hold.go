@@ -49,7 +49,9 @@ type hold struct {
 	ctx  context.Context // ends with one of the causes above
 	end  context.CancelCauseFunc
 	dir  string
-	up   *uploads // of the executing goroutine; nil until there is something to send
+	// inputs are the paths of the task's inputs by name, of the executing goroutine.
+	inputs map[string]string
+	up     *uploads // of the executing goroutine; nil until there is something to send
 
 	mu       sync.Mutex
 	stage    Stage

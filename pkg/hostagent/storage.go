@@ -35,6 +35,7 @@ func (a *Agent) record(records ...Record) error {
 // written; storageLoop ends that.
 func (a *Agent) storageFailed(err error) {
 	if a.setDrain(drainStorage, true) {
+		a.inputs.purge()
 		a.log.Error("the state directory cannot be written: no new attempts are taken until it can, what runs goes on; free space there",
 			zap.String("state_dir", a.cfg.StateDir), zap.Int64("free_bytes", freeBytes(a.cfg.StateDir)), zap.String("error", faultOf(err)))
 	}

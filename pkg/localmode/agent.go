@@ -48,8 +48,10 @@ type AgentConfig struct {
 	// AllowLoopback lets all pages on loopback addresses be opened, but for the
 	// API's own.
 	AllowLoopback bool
-	Version       string
-	Log           *zap.Logger
+	// InputCache is how many bytes of inputs it keeps; 0: the agent's default.
+	InputCache int64
+	Version    string
+	Log        *zap.Logger
 	// Synced, if set, is called after the first sync.
 	Synced func()
 	// Failed, if set, is where the failure is told, with room for one.
@@ -128,7 +130,7 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, rt.Close()) }()
 	agent, err := hostagent.New(hostagent.Config{
 		Server: c.Server(), StateDir: c.StateDir, Name: c.Name, EnrolmentToken: token,
-		Runtime: rt.Runtime, Version: c.Version, Logger: c.Log,
+		Runtime: rt.Runtime, Version: c.Version, Logger: c.Log, InputCache: c.InputCache,
 	})
 	if err != nil {
 		return err

@@ -47,6 +47,8 @@ type Options struct {
 	// AllowLoopback lets tasks open pages on this machine; the API itself stays
 	// refused.
 	AllowLoopback bool
+	// InputCacheMiB is how many MiB of inputs the agent keeps; 0: its default.
+	InputCacheMiB int
 	// NoAgent leaves out the Host Agent.
 	NoAgent bool
 	// LogLevel; "": info.
@@ -216,7 +218,7 @@ func (u *up) agent() daemon.Component {
 			inner = Agent(AgentConfig{
 				Store: u.p.Store, Server: func() string { return u.url.Load().(string) }, Ready: u.api.Ready().Known,
 				StateDir: u.dir.path("agent"), Processes: u.o.Processes, Browsers: u.browsers, ChromiumPath: u.o.ChromiumPath,
-				AllowPages: []string{hostPort(page)}, AllowLoopback: u.o.AllowLoopback, Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
+				AllowPages: []string{hostPort(page)}, AllowLoopback: u.o.AllowLoopback, InputCache: int64(u.o.InputCacheMiB) << 20, Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
 			})
 			return inner.Start(ctx)
 		},

@@ -166,6 +166,9 @@ type Browser interface {
 	SetViewport(ctx context.Context, width, height int, scale float64) error
 	// Select chooses the option with the value or the visible text of a select element.
 	Select(ctx context.Context, selector, option string) error
+	// SetFiles puts files, by their absolute paths, into a file input element, as
+	// if a person had chosen them.
+	SetFiles(ctx context.Context, selector string, paths []string) error
 	// Query describes the first element that matches, at once; Found is false when none does.
 	Query(ctx context.Context, selector string) (Element, error)
 	// Page describes the page as a whole.

@@ -47,6 +47,7 @@ const (
 	CodePluginStuck     Code = "plugin_stuck"
 	CodeInternal        Code = "internal_error"
 	CodeSecretMissing   Code = "secret_missing"
+	CodeInputMissing    Code = "input_missing"
 	CodeURLRefused      Code = "url_refused"
 	CodeNavigation      Code = "navigation_failed"
 	CodeElementMissing  Code = "element_not_found"

@@ -80,6 +80,10 @@ type Job struct {
 	Payload redact.Bytes
 	// Secrets are the granted secrets by name.
 	Secrets redact.Strings
+	// Inputs are the paths of the task's input files by their names: all in
+	// InputsDir, read-only. InputsDir is "" when there are none.
+	Inputs    map[string]string
+	InputsDir string
 	// Out is where the plugin reports to.
 	Out Out
 }
@@ -171,6 +175,10 @@ type RunRequest struct {
 	Payload redact.Bytes
 	// Secrets are the granted secrets by name.
 	Secrets redact.Strings
+	// Inputs are the files that the run sees, by the names that it sees: absolute
+	// paths of files that stay as they are until Run returns. The run gets them as
+	// read-only files of its own directory.
+	Inputs map[string]string
 	// Timeout bounds the run; zero means no bound but ctx. A deadline of ctx is
 	// a cancel, not a time-out.
 	Timeout time.Duration

@@ -38,6 +38,9 @@ func (r *Runtime) Run(ctx context.Context, req RunRequest) (Result, error) {
 	if !filepath.IsAbs(req.Dir) {
 		return Result{}, fmt.Errorf("%w: the run's directory must be an absolute path", ErrInvalidRequest)
 	}
+	if err := checkInputs(req.Inputs); err != nil {
+		return Result{}, err
+	}
 	p, err := r.plugin(req.Plugin, req.Version)
 	if err != nil {
 		return Result{}, err
@@ -74,7 +77,10 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 	work := filepath.Join(req.Dir, "work")
 	out, err := newOutput(req, r.limits)
 	if err == nil {
-		if err = os.Mkdir(work, 0o700); err != nil {
+		if err = os.Mkdir(work, 0o700); err == nil {
+			err = layInputs(req)
+		}
+		if err != nil {
 			out.close()
 		}
 	}
@@ -106,7 +112,7 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 		res.DeviceClean = r.giveBack(end, c, h) && res.Reason != CodePluginStuck
 	}
 	res = settle(ctx, wellFormed(res))
-	if err := os.RemoveAll(work); err != nil {
+	if err := errors.Join(os.RemoveAll(work), removeInputs(req)); err != nil {
 		r.log.Warn("run's work directory is left", zap.String("run_id", string(req.RunID)), zap.Error(err))
 	}
 	out.finish(&res)
@@ -159,7 +165,7 @@ func (r *Runtime) work(ctx context.Context, p compiled, s Session, req RunReques
 			res.Outcome, res.Reason, res.Message = OutcomeInfraFailed, CodeDeviceLost, "the device went away during the run"
 		}
 	}()
-	return p.plugin.Run(ctx, Job{RunID: req.RunID, Session: s, Payload: req.Payload, Secrets: req.Secrets, Out: out})
+	return p.plugin.Run(ctx, Job{RunID: req.RunID, Session: s, Payload: req.Payload, Secrets: req.Secrets, Inputs: seenInputs(req), InputsDir: inputsDir(req), Out: out})
 }
 
 func lost(s Session) bool {

@@ -27,6 +27,7 @@ import (
 	"github.com/berth-dev/berth/pkg/client"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/runtime/manifest"
 )
 
 // Wire is a Host Agent of the test itself: it speaks the protocol and does
@@ -140,7 +141,7 @@ func (w *Wire) Heartbeat(tb testing.TB) {
 func SyncRequest(labels ...map[string]string) protocol.SyncRequest {
 	req := protocol.SyncRequest{
 		ProtocolVersions: []int{protocol.Version}, Instance: random(), AgentVersion: "test",
-		Plugins: []protocol.Plugin{{PluginVersion: berth.PluginVersion{Name: "process.run", Version: "1.0.0"}}},
+		Plugins: []protocol.Plugin{{PluginVersion: berth.PluginVersion{Name: manifest.ProcessRunName, Version: manifest.ProcessRun().Version}}},
 	}
 	for i, l := range labels {
 		l = maps.Clone(l)

@@ -137,12 +137,14 @@ const stepsPage = `
 <button id=go disabled>Go</button> <p id=out data-kind=answer></p> <p id=late hidden>late text</p> <p id=gone>soon gone</p>
 <div id=cover style="position:absolute; left:0; top:300px; width:200px; height:50px; background:#ccc; z-index:2"></div>
 <button id=under style="position:absolute; left:10px; top:310px">under</button>
+<input id=file type=file hidden>
 <div style="height:3000px"></div><button id=far>far away</button>
 <script>
   setTimeout(() => { go.disabled = false; late.hidden = false; gone.remove() }, 150);
   go.onclick = () => { out.textContent = name_() + "/" + sel.value };
   const name_ = () => document.getElementById("name").value;
   document.getElementById("name").onkeydown = (e) => { if (e.key === "Enter") out.textContent = "entered " + name_() };
+  file.onchange = async () => { out.textContent = file.files[0].name + ": " + await file.files[0].text() };
   far.onclick = () => { out.textContent = "far clicked" };
 </script>`
 

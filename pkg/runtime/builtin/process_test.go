@@ -60,7 +60,7 @@ func alive(pid int) bool {
 
 func slot(t *testing.T, p redact.Bytes) runtime.Result {
 	t.Helper()
-	return run(t, t.Context(), runtime.RunRequest{DeviceID: "process-0", Plugin: "process.run", Version: "1.0.0", Payload: p})
+	return run(t, t.Context(), runtime.RunRequest{DeviceID: "process-0", Plugin: "process.run", Version: "^1.0.0", Payload: p})
 }
 
 func TestProcessRunKeepsOutputFilesAndExitCode(t *testing.T) {

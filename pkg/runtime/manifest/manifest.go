@@ -52,7 +52,7 @@ func Builtins() []Manifest { return []Manifest{BrowserScript(), ProcessRun()} }
 func ProcessRun() Manifest {
 	return Manifest{
 		Name:        ProcessRunName,
-		Version:     "1.0.0",
+		Version:     "1.1.0",
 		Description: "Runs one allowed command in a process slot and keeps its output and files.",
 		Schema:      schema("schemas/process.run.json"),
 		Requires:    map[string]string{"driver": "process"},
@@ -63,7 +63,7 @@ func ProcessRun() Manifest {
 func BrowserScript() Manifest {
 	return Manifest{
 		Name:        BrowserScriptName,
-		Version:     "1.0.0",
+		Version:     "1.1.0",
 		Description: "Drives a web page in an isolated browser context step by step, with screenshots and UI trees.",
 		Schema:      schema("schemas/browser.script.json"),
 		Requires:    map[string]string{"driver": "chromium"},

@@ -41,6 +41,14 @@ func (a *pressStep) do(p *player) error {
 
 func (a *selectStep) do(p *player) error { return p.page.Select(p.ctx, a.Selector, a.Option) }
 
+func (a *uploadStep) do(p *player) error {
+	path, ok := p.inputs[a.Input]
+	if !ok {
+		return &runtime.ActionError{Code: runtime.CodeInputMissing, Message: "the task has no input of the name that the step gives"}
+	}
+	return p.page.SetFiles(p.ctx, a.Selector, []string{path})
+}
+
 func (a *scrollStep) do(p *player) error {
 	return p.page.Scroll(p.ctx, runtime.Target{Selector: a.Selector}, a.DX, a.DY)
 }

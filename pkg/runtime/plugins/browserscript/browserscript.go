@@ -38,6 +38,7 @@ type player struct {
 	page    runtime.Browser
 	out     runtime.Out
 	secrets redact.Strings
+	inputs  map[string]string // paths by name
 	reads   map[string]string
 }
 
@@ -69,7 +70,7 @@ func (Plugin) Run(ctx context.Context, job runtime.Job) runtime.Result {
 	if err := json.Unmarshal(job.Payload.Reveal(), &s); err != nil {
 		return runtime.Result{Outcome: runtime.OutcomeFailed, Reason: runtime.CodeInternal, Message: "the payload does not match the plugin's schema"}
 	}
-	p := &player{page: page, out: job.Out, secrets: job.Secrets, reads: map[string]string{}}
+	p := &player{page: page, out: job.Out, secrets: job.Secrets, inputs: job.Inputs, reads: map[string]string{}}
 	if s.Viewport != nil {
 		scale := s.Viewport.Scale
 		if scale == 0 {

@@ -20,6 +20,7 @@ type step struct {
 	Type       *typeStep       `json:"type"`
 	Press      *pressStep      `json:"press"`
 	Select     *selectStep     `json:"select"`
+	Upload     *uploadStep     `json:"upload"`
 	Scroll     *scrollStep     `json:"scroll"`
 	Read       *readStep       `json:"read"`
 	Assert     *assertStep     `json:"assert"`
@@ -57,6 +58,11 @@ type pressStep struct {
 type selectStep struct {
 	Selector string `json:"selector"`
 	Option   string `json:"option"`
+}
+
+type uploadStep struct {
+	Selector string `json:"selector"`
+	Input    string `json:"input"`
 }
 
 type scrollStep struct {
@@ -109,6 +115,8 @@ func (s step) action() (string, actor) {
 		return "press", s.Press
 	case s.Select != nil:
 		return "select", s.Select
+	case s.Upload != nil:
+		return "upload", s.Upload
 	case s.Scroll != nil:
 		return "scroll", s.Scroll
 	case s.Read != nil:

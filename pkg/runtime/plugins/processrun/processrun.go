@@ -59,6 +59,9 @@ func (Plugin) Run(ctx context.Context, job runtime.Job) runtime.Result {
 	if missing != "" {
 		return failed(runtime.CodeSecretMissing, "a secret that secret_env names was not granted to the task: "+missing)
 	}
+	if job.InputsDir != "" {
+		env[runtime.EnvInputs] = redact.NewString(job.InputsDir)
+	}
 	if p.TimeoutMS > 0 {
 		var stop context.CancelFunc
 		limit := time.Duration(p.TimeoutMS) * time.Millisecond
