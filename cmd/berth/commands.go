@@ -35,7 +35,7 @@ func newRootCommand(c *cli) *cobra.Command {
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{command: cmd.CommandPath(), what: err.Error()}
+		return flagError(cmd.CommandPath(), err)
 	})
 	flags := root.PersistentFlags()
 	flags.StringVarP(&c.output, "output", "o", "table", "table, or json in the API's own shape")

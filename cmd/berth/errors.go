@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
@@ -71,6 +73,8 @@ func exitCode(err error) int {
 		return exitForbidden
 	case errors.As(err, &unreachable):
 		return exitUnreachable
+	case errors.As(err, &problem) && problem.Code == client.CodeNoProblemDocument:
+		return exitError // it is not Berth who says so
 	case errors.As(err, &problem):
 		switch problem.Status {
 		case http.StatusNotFound:
@@ -118,14 +122,48 @@ func (c *cli) explain(err error) {
 	case errors.As(err, &remedy):
 		c.complain(remedy.what, remedy.remedy, "")
 	case errors.As(err, &unreachable):
-		c.complain(unreachable.Error(), "check the address (--url, BERTH_URL) and that Berth runs; on this machine: berth up", "")
+		c.complain(unreachable.Error(), unreachable.Remedy(), "")
 	case errors.As(err, &problem):
 		c.explainProblem(problem)
 	case errors.Is(err, context.Canceled):
 		c.complain("interrupted", "", "")
 	default:
-		c.complain(err.Error(), "", "")
+		// Berth's own errors say what is wrong; what to do.
+		what, remedy, _ := strings.Cut(err.Error(), "; ")
+		c.complain(what, remedy, "")
 	}
+}
+
+// flagError says what is wrong with a flag, as Berth says it.
+func flagError(command string, err error) error {
+	var (
+		unknown *pflag.NotExistError
+		value   *pflag.InvalidValueError
+		missing *pflag.ValueRequiredError
+	)
+	e := &usageError{command: command, what: err.Error()}
+	switch {
+	case errors.As(err, &unknown):
+		e.what = "there is no flag " + dashed(unknown.GetSpecifiedName())
+	case errors.As(err, &missing):
+		e.what = dashed(missing.GetSpecifiedName()) + " needs a value"
+	case errors.As(err, &value):
+		kinds := map[string][2]string{
+			"duration": {"duration", "write for example 90s, 10m or 1h30m"}, "int": {"number", "write for example 3"},
+			"bool": {"truth value", "write true or false"},
+		}
+		if k, ok := kinds[value.GetFlag().Value.Type()]; ok {
+			e.what, e.remedy = fmt.Sprintf("--%s: %q is no %s", value.GetFlag().Name, berth.Clip(value.GetValue(), 40), k[0]), k[1]
+		}
+	}
+	return e
+}
+
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
 
 func (e *usageError) hint() string {
@@ -150,7 +188,11 @@ func (c *cli) explainProblem(p *client.Problem) {
 		over := &loginError{url: c.session, over: true}
 		c.complain(over.Error(), "berth login "+over.url, id)
 	case len(p.Errors) == 1:
-		c.complain(fault(p.Errors[0]), p.Errors[0].Remedy, id)
+		remedy := p.Errors[0].Remedy
+		if remedy == "" {
+			remedy = "mend that field and try again"
+		}
+		c.complain(fault(p.Errors[0]), remedy, id)
 	case len(p.Errors) > 1:
 		lines := []string{fmt.Sprintf("%d faults:", len(p.Errors))}
 		for _, f := range p.Errors {

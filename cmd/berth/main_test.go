@@ -172,7 +172,7 @@ func TestSubmitFromFiles(t *testing.T) {
 		"{\n\"plugin\":\n":                     "error: standard input is not JSON, at line 3\n  try: mend it; a task is an object with at least a plugin\n",
 		"7":                                    "error: standard input holds no task\n  try: write one object, or an array of them\n",
 		`{"plugin":"nope"}`:                    "error: plugin: unknown plugin\n  try: known is work\n  (code invalid, request ID)\n",
-		`{"plugin":"work","payload":{"do":1}}`: "error: payload.do: must be a string\n  (code invalid, request ID)\n",
+		`{"plugin":"work","payload":{"do":1}}`: "error: payload.do: must be a string\n  try: mend that field and try again\n  (code invalid, request ID)\n",
 		`[{"plugin":"work","payload":{"do":1}},{"plugin":"x"}]`: "error: 2 faults:\n  - tasks[0].payload.do: must be a string\n  - tasks[1].plugin: unknown plugin (known is work)\n  (code invalid, request ID)\n",
 	} {
 		if got := sh.wants(exitError, sh.with(file, "task", "submit", "-f", "-")); steady(got.err) != want || got.out != "" {

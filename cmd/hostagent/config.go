@@ -85,12 +85,6 @@ func parse(args, environ []string, stderr io.Writer) (config, error) {
 }
 
 func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
-	fs.SetOutput(stderr)
-	fs.Usage = func() {
-		_, _ = fmt.Fprintln(stderr, "Usage of hostagent: flags win over the environment.")
-		fs.PrintDefaults()
-		environment.PrintHelp(stderr, c, nil)
-	}
 	fs.StringVar(&c.Server, "server", c.Server, "address of Berth's API")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory for key, journal and runs; one agent at a time uses it")
 	fs.StringVar(&c.StateRoot, "state-root", c.StateRoot, "directory that agents which are started alike share, instead of --state-dir: each takes a free numbered directory in it and puts its number behind its name")
@@ -107,7 +101,7 @@ func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	list(fs, "command", &c.Commands, "a program that tasks may run, by name or absolute path; may be repeated (default: a list of shell tools)")
 	list(fs, "label", &c.Labels, "name=value for every device; may be repeated")
 	list(fs, "allow-host", &c.AllowHosts, "host, address or network that pages may be opened from beyond the default; may be repeated")
-	return fs.Parse(args)
+	return environment.ParseFlags(fs, args, stderr, "Usage of hostagent: flags win over the environment.", func() { environment.PrintHelp(stderr, c, nil) })
 }
 
 // list is a flag that may be repeated; the first use replaces what the

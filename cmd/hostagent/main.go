@@ -58,6 +58,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		}
 		return err
 	}
+	if err := checkBrowser(c, log); err != nil {
+		return err
+	}
 	// Whatever an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
@@ -89,4 +92,18 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		daemon.NewAdmin(c.AdminListen, ready, registry, log, nil).Component(),
 		agent.Component(),
 	}})
+}
+
+// checkBrowser refuses a browser that was named and is none. Where none was
+// named and none is found the agent goes on, for its other devices, and says so.
+func checkBrowser(c config, log *zap.Logger) error {
+	if c.Browsers == 0 {
+		return nil
+	}
+	_, err := chromium.Find(c.ChromiumPath)
+	if err != nil && c.ChromiumPath == "" {
+		log.Warn("the browser devices cannot be used: " + err.Error() + "; or pass --browser-contexts 0")
+		return nil
+	}
+	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/berth-dev/berth/pkg/environment"
 	"github.com/berth-dev/berth/pkg/runtime/builtin"
 )
 
@@ -31,7 +32,6 @@ func parseFlags(args []string, env func(string) string, stdout io.Writer) (confi
 	cfg := config{logLevel: zapcore.InfoLevel}
 	cfg.devices.Labels = map[string]string{}
 	fs := flag.NewFlagSet("runtime", flag.ContinueOnError)
-	fs.SetOutput(stdout)
 	fs.StringVar(&cfg.listen, "listen", "127.0.0.1:7720", "address to serve on; a loopback address unless --allow-remote")
 	fs.BoolVar(&cfg.allowRemote, "allow-remote", false, "serve other machines too: whoever reaches the port may use the devices")
 	fs.StringVar(&cfg.devices.StateDir, "state-dir", defaultStateDir(env), "directory for records of started processes and temporary files")
@@ -51,9 +51,11 @@ func parseFlags(args []string, env func(string) string, stdout io.Writer) (confi
 		cfg.devices.Labels[k] = v
 		return nil
 	})
-	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+	err := environment.ParseFlags(fs, args, stdout, "Usage of runtime:", func() {})
+	if errors.Is(err, flag.ErrHelp) {
 		return cfg, errHelp
-	} else if err != nil {
+	}
+	if err != nil {
 		return cfg, err
 	}
 	return cfg, cfg.validate(fs.Args())

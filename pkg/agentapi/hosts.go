@@ -1,6 +1,7 @@
 package agentapi
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -49,6 +50,12 @@ func (a *API) enrol(c echo.Context) error {
 		TokenHash: identity.HashEnrolmentToken(redact.NewString(req.Token)),
 		Host:      id, Name: req.Name, PublicKey: req.PublicKey,
 	})
+	if errors.Is(err, berth.ErrNotFound) {
+		return &problem.Error{
+			Status: http.StatusNotFound, Code: protocol.CodeNotFound, Title: "Not found",
+			Detail: "There is no such enrolment token.", Remedy: "Copy it whole, or make one with: berth host enrol", Err: err,
+		}
+	}
 	if err != nil {
 		return err
 	}

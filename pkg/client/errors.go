@@ -124,6 +124,10 @@ func (e *UnreachableError) reason() string {
 	return e.Err.Error()
 }
 
+// CodeNoProblemDocument is the code of an answer that is no success and none of
+// Berth's: of a proxy in between, or of another server.
+const CodeNoProblemDocument = "no_problem_document"
+
 // maxProblem bounds what is read of an error's body, in bytes.
 const maxProblem = 1 << 20
 
@@ -135,13 +139,13 @@ func problemOf(r *http.Response) *Problem {
 		if r.StatusCode == http.StatusBadRequest && bytes.Contains(bytes.ToUpper(body), []byte("HTTPS")) {
 			// What web servers say of plain requests on a TLS port.
 			return &Problem{
-				Status: r.StatusCode, Code: "no_problem_document", Title: http.StatusText(r.StatusCode),
+				Status: r.StatusCode, Code: CodeNoProblemDocument, Title: http.StatusText(r.StatusCode),
 				Detail: "The server speaks https, not http", Remedy: "Write https:// in the address.",
 			}
 		}
 		// Not Berth's: a proxy in between, or another server.
 		return &Problem{
-			Status: r.StatusCode, Code: "no_problem_document", Title: http.StatusText(r.StatusCode),
+			Status: r.StatusCode, Code: CodeNoProblemDocument, Title: http.StatusText(r.StatusCode),
 			Detail:    fmt.Sprintf("The server answered %d without saying why", r.StatusCode),
 			Remedy:    "Check that the address is Berth's; a proxy in between may have answered.",
 			RequestID: r.Header.Get("X-Request-Id"),

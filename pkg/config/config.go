@@ -162,14 +162,9 @@ func (s source) load(into any, adminListen string, bind func(*flag.FlagSet)) (be
 	}
 	environment.Read(into, vars, &f)
 	fs := flag.NewFlagSet(s.name, flag.ContinueOnError)
-	fs.SetOutput(s.usage)
 	bind(fs)
-	fs.Usage = func() {
-		_, _ = fmt.Fprintf(s.usage, "Usage of %s: flags win over the environment.\n", s.name)
-		fs.PrintDefaults()
-		environment.PrintHelp(s.usage, into, defaults(adminListen))
-	}
-	if err := fs.Parse(s.args); err != nil {
+	help := func() { environment.PrintHelp(s.usage, into, defaults(adminListen)) }
+	if err := environment.ParseFlags(fs, s.args, s.usage, "Usage of "+s.name+": flags win over the environment.", help); err != nil {
 		return f, err
 	}
 	if fs.NArg() > 0 {

@@ -98,10 +98,21 @@ var ErrAddressTaken = errors.New("is taken by another process; stop that one or 
 // Listen listens on host:port over TCP; port 0 picks a free one.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
-	if errors.Is(err, syscall.EADDRINUSE) {
+	var form *net.AddrError
+	var name *net.DNSError
+	switch {
+	case err == nil:
+		return listener, nil
+	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("%s %w", address, ErrAddressTaken)
+	case errors.As(err, &form), errors.As(err, &name):
+		return nil, fmt.Errorf("%q is no address to listen at; write host:port, for example 127.0.0.1:7700", address)
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%s is no address of this machine; listen at 127.0.0.1, at 0.0.0.0 for all, or at one that it has", address)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("%s may not be listened at by this user; choose a port above 1023", address)
 	}
-	return listener, err
+	return nil, err
 }
 
 // Addr is where the server listens; nil before Start.

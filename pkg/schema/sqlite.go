@@ -11,6 +11,9 @@ import (
 
 	"github.com/golang-migrate/migrate/v4/database"
 	migratesqlite "github.com/golang-migrate/migrate/v4/database/sqlite3"
+	"github.com/mattn/go-sqlite3"
+
+	"github.com/berth-dev/berth/pkg/berth"
 )
 
 type sqliteEngine struct{ path string }
@@ -71,6 +74,10 @@ func (s sqliteEngine) status(ctx context.Context) (version uint, dirty bool, err
 func readError(err error) error {
 	if err == nil {
 		return nil
+	}
+	var e sqlite3.Error
+	if errors.As(err, &e) && e.Code == sqlite3.ErrNotADB {
+		return &berth.SetupError{What: "the file that BERTH_DATABASE_URL names is no SQLite database", Remedy: "check the path, or name a file that does not exist yet"}
 	}
 	return fmt.Errorf("read the SQLite file: %w", err)
 }

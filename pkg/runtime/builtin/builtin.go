@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/chromium"
 	"github.com/berth-dev/berth/pkg/runtime/plugins/browserscript"
@@ -63,13 +65,26 @@ func New(ctx context.Context, cfg Config) (*Runtime, error) {
 		return nil, fmt.Errorf("%w: %s", runtime.ErrStateDirInUse, cfg.StateDir)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("runtime: state directory: %w", err)
+		return nil, unusable(cfg.StateDir, err)
 	}
 	rt, err := compose(cfg, table)
 	if err != nil {
 		return nil, errors.Join(err, table.Close())
 	}
 	return &Runtime{Runtime: rt, Leftovers: report, table: table}, nil
+}
+
+// unusable says what the system has against a state directory.
+func unusable(dir string, err error) error {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return fmt.Errorf("runtime: state directory: %w", err)
+	}
+	what := fmt.Sprintf("the state directory %s cannot be used (%s)", dir, errno)
+	if errno == syscall.ENOSPC || errno == syscall.EDQUOT {
+		return &berth.SetupError{What: what, Remedy: "free space there and start again, or name another with --state-dir"}
+	}
+	return &berth.SetupError{What: what, Remedy: "give it to the user that runs this, or name another with --state-dir"}
 }
 
 func compose(cfg Config, table *procs.Table) (*runtime.Runtime, error) {
