@@ -69,6 +69,7 @@ func roomy(t *berth.Timings) {
 type world struct {
 	t       *testing.T
 	store   *sqlite.Store
+	blobs   blob.Store
 	server  *httptest.Server
 	proxy   *cuttable
 	timings berth.Timings
@@ -123,6 +124,7 @@ func newWorld(t *testing.T, change ...func(*berth.Timings)) *world {
 	w.store = st
 	blobs, err := blob.OpenDirectory(filepath.Join(t.TempDir(), "blobs"))
 	must(t, err)
+	w.blobs = blobs
 	master, err := identity.ParseMasterKey(strings.Repeat("ab", 32))
 	must(t, err)
 	ids, err := identity.New(st, st, identity.Config{MasterKey: master})
@@ -286,7 +288,7 @@ func (w *world) submit(script string, change ...func(*berth.NewTask)) berth.Task
 	task.Normalise("", time.Now(), &f)
 	must(w.t, f.Err())
 	_, err = w.store.SubmitTasks(w.t.Context(), store.SubmitParams{
-		Actor: berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: "u"}}, Tasks: []berth.NewTask{task}, BodyDigest: sha256.Sum256(payload), CorrelationID: "corr-" + string(task.ID),
+		Actor: berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: "u"}}, Scope: berth.Scope{All: true}, Tasks: []berth.NewTask{task}, BodyDigest: sha256.Sum256(payload), CorrelationID: "corr-" + string(task.ID),
 	})
 	must(w.t, err)
 	return task.ID

@@ -171,6 +171,9 @@ func (s *Service) record(ctx context.Context, p store.AppendInputParams) (berth.
 	switch {
 	case errors.As(err, &gap) && gap.Next > p.Part.Offset:
 		return s.Append(ctx, p.Actor, p.Digest, p.Part.Offset, bytes.NewReader(nil)) // another call was faster
+	case errors.Is(err, berth.ErrNotFound):
+		// So it was when another call has stored the input meanwhile.
+		return s.store.GetInput(ctx, berth.Scope{Owner: p.Actor.Principal}, p.Digest)
 	case errors.Is(err, berth.ErrMismatch):
 		return berth.Input{}, berth.Invalid("digest", "the bytes that came have another SHA-256, so they were dropped",
 			"see that the file does not change, compute its digest anew and upload it from the start")
