@@ -140,7 +140,7 @@ func (t *tx) takeOffline(actor berth.Actor, id berth.HostID) (bool, error) {
 
 // lockFleetOf locks the leases of a host's devices, and of others that the
 // caller names, then the devices, then the host, and starts over when the host
-// got another device meanwhile. afterLeases and beforeHost, when not nil, run at
+// got another device meanwhile, or lost one to another host. afterLeases and beforeHost, when not nil, run at
 // those points of the lock order. It returns the host's devices.
 func (t *tx) lockFleetOf(host berth.HostID, others []berth.DeviceID, afterLeases, beforeHost func() error) ([]berth.DeviceID, error) {
 	mine, err := t.devicesOf(host)
@@ -164,12 +164,14 @@ func (t *tx) lockFleetOf(host berth.HostID, others []berth.DeviceID, afterLeases
 		}
 	}
 	// What this transaction itself added is new to everybody and needs no lock.
-	unknown, err := collect(t, column[berth.DeviceID], `
-SELECT id FROM devices WHERE host_id = $1 AND id <> ALL ($2) AND xmin <> pg_current_xact_id()::xid`, uid(host), uids(locked))
+	moved, err := collect(t, column[berth.DeviceID], `
+SELECT id FROM devices WHERE host_id = $1 AND id <> ALL ($2) AND xmin <> pg_current_xact_id()::xid
+UNION ALL
+SELECT id FROM devices WHERE id = ANY ($3) AND host_id <> $1`, uid(host), uids(locked), uids(mine))
 	if err != nil {
 		return nil, err
 	}
-	if len(unknown) > 0 {
+	if len(moved) > 0 {
 		return nil, errStartOver
 	}
 	return mine, nil
