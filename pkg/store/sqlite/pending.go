@@ -4,17 +4,12 @@ import (
 	"context"
 	"errors"
 
-	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
 var errPending = errors.New("not built yet")
 
 // Keeping and order (KEEPER).
-
-func (s *Store) SweepTasks(context.Context, berth.Actor, berth.TaskID, int) (r store.SweepResult, err error) {
-	return r, errPending
-}
 
 func (s *Store) CompleteMany(context.Context, []store.CompleteParams) ([]store.CompleteManyAnswer, error) {
 	return nil, errPending

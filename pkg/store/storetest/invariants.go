@@ -343,7 +343,7 @@ func (w *world) checkTransition(tr berth.Transition) {
 	w.t.Helper()
 	waiting := tr.Attempt == ""
 	ok := tr.Task != "" && tr.Pool != "" && !tr.At.IsZero() && tr.CorrelationID != "" && tr.To.Valid() &&
-		(tr.From == "") == (tr.Event == berth.EventSubmitted) &&
+		(tr.From == "") == (tr.Event == berth.EventSubmitted || tr.Reason == berth.ReasonFoundLost) &&
 		waiting == (tr.Device == "") && waiting == (tr.Host == "") && waiting == (tr.Fence == 0) && waiting == (tr.Number == 0)
 	switch tr.Event {
 	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised, berth.EventRepaired:
