@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
 
@@ -34,7 +35,7 @@ func newDeviceCommand(c *cli) *cobra.Command {
 			}
 			rows := make([][]any, 0, len(devices))
 			for _, d := range devices {
-				rows = append(rows, []any{d.Name, deviceState(d), d.Pool, d.HostName, d.Driver, clip(labels(d.Labels), 60), d.ID})
+				rows = append(rows, []any{d.Name, deviceState(d), d.Pool, d.HostName, d.Driver, clip(labelText(d.Labels), 60), d.ID})
 			}
 			c.printTable([]any{"name", "state", "pool", "host", "driver", "labels", "id"}, rows, "No devices. `berth host enrol` lets a host with devices in.")
 			c.more(next, len(devices))
@@ -44,7 +45,11 @@ func newDeviceCommand(c *cli) *cobra.Command {
 	list.Flags().StringVar(&p.Pool, "pool", "", "of this pool")
 	list.Flags().StringVar(&p.Host, "host", "", "of this host (id)")
 	list.Flags().IntVar(&limit, "limit", 200, "at most this many; 0 for all")
-	return group("device", "Show devices", list)
+	list.Flags().StringVar((*string)(&p.Health), "health", "", "of this health: good, suspect or quarantined")
+	list.Flags().StringVar((*string)(&p.Admin), "admin", "", "that operators made active, cordoned, maintenance or retired")
+	list.Flags().StringVar((*string)(&p.Occupancy), "occupancy", "", "that are free, held or unclean")
+	list.Flags().StringVar(&p.Driver, "driver", "", "of this driver, such as chromium")
+	return group("device", "Show devices, and act on them", append([]*cobra.Command{list}, deviceCommands(c)...)...)
 }
 
 // deviceState is the four axes in the words that matter, trouble first.
@@ -72,11 +77,11 @@ func deviceState(d client.Device) string {
 	return strings.Join(words, ", ")
 }
 
-// labels lists labels by name, without the one that repeats the id.
-func labels(l map[string]string) string {
+// labelText lists labels by name, without Berth's own.
+func labelText(l map[string]string) string {
 	out := make([]string, 0, len(l))
 	for k, v := range l {
-		if k != "berth.dev/device" {
+		if !berth.OwnLabel(k) {
 			out = append(out, k+"="+v)
 		}
 	}
@@ -85,7 +90,8 @@ func labels(l map[string]string) string {
 }
 
 func newHostCommand(c *cli) *cobra.Command {
-	return group("host", "Show hosts and let new ones in", newHostListCommand(c), newHostEnrolCommand(c), newHostAdmitCommand(c))
+	return group("host", "Show hosts, act on them, and let new ones in",
+		append([]*cobra.Command{newHostListCommand(c), newHostEnrolCommand(c), newHostAdmitCommand(c)}, hostCommands(c)...)...)
 }
 
 func newHostListCommand(c *cli) *cobra.Command {
@@ -180,7 +186,8 @@ func newHostEnrolCommand(c *cli) *cobra.Command {
 }
 
 func newPoolCommand(c *cli) *cobra.Command {
-	return group("pool", "Show and create pools", newPoolListCommand(c), newPoolCreateCommand(c))
+	return group("pool", "Show, create, pause and resume pools",
+		append([]*cobra.Command{newPoolListCommand(c), newPoolCreateCommand(c)}, poolCommands(c)...)...)
 }
 
 func newPoolListCommand(c *cli) *cobra.Command {
@@ -210,11 +217,7 @@ func newPoolListCommand(c *cli) *cobra.Command {
 func (c *cli) printPools(pools []client.Pool) {
 	rows := make([][]any, 0, len(pools))
 	for _, p := range pools {
-		state := "active"
-		if p.Paused {
-			state = "paused"
-		}
-		rows = append(rows, []any{p.Name, state, time.Duration(p.AgeingStepSeconds * float64(time.Second)).String(), c.since(p.CreatedAt)})
+		rows = append(rows, []any{p.Name, poolState(p), time.Duration(p.AgeingStepSeconds * float64(time.Second)).String(), c.since(p.CreatedAt)})
 	}
 	c.printTable([]any{"name", "state", "ageing step", "age"}, rows, "No pools.")
 }
@@ -264,15 +267,11 @@ func newPluginCommand(c *cli) *cobra.Command {
 			}
 			rows := make([][]any, 0, len(all))
 			for _, p := range all {
-				state := "enabled"
-				if !p.Enabled {
-					state = "disabled"
-				}
-				rows = append(rows, []any{p.Name, p.Version, state, clip(p.Description, 80)})
+				rows = append(rows, []any{p.Name, p.Version, pluginState(p), clip(p.Description, 80)})
 			}
 			c.printTable([]any{"name", "version", "state", "description"}, rows, "No plugins.")
 			return nil
 		},
 	}
-	return group("plugin", "Show plugins", list)
+	return group("plugin", "Show plugins, and switch their versions on and off", append([]*cobra.Command{list}, pluginCommands(c)...)...)
 }

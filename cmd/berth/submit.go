@@ -33,6 +33,8 @@ type submitFlags struct {
 	correlation string
 	wait        bool
 	dir         string
+	inputs      []string
+	files       []inputFile
 }
 
 func newSubmitCommand(c *cli) *cobra.Command {
@@ -63,6 +65,7 @@ func newSubmitCommand(c *cli) *cobra.Command {
 	flags.DurationVar(&f.queue, "queue-timeout", 0, "give up after waiting this long (default: never)")
 	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "tries (default: 3)")
 	flags.BoolVar(&f.retrySafe, "retry-safe", true, "whether the work may happen twice")
+	flags.StringArrayVar(&f.inputs, "input", nil, "a file that the work gets: NAME=FILE, FILE, or NAME=sha256:DIGEST; may be repeated")
 	flags.StringVar(&f.key, "idempotency-key", "", "makes repeating this command safe")
 	flags.StringVar(&f.correlation, "correlation-id", "", "an id to find in logs")
 	flags.BoolVarP(&f.wait, "wait", "w", false, "follow until finished; exit code 5 unless it succeeded")
@@ -92,6 +95,14 @@ func (c *cli) submit(cmd *cobra.Command, f *submitFlags) error {
 			return err
 		}
 		return c.submittedMany(cmd.Context(), api, tasks, f.wait)
+	}
+	for _, in := range f.files {
+		if in.path == "" {
+			continue
+		}
+		if _, err := c.upload(cmd.Context(), api, in); err != nil {
+			return err
+		}
 	}
 	t, err := api.SubmitTaskJSON(cmd.Context(), body, o)
 	if err != nil {
@@ -152,7 +163,7 @@ func (f *submitFlags) body(cmd *cobra.Command, c *cli) (body json.RawMessage, ma
 		body, err := f.one(cmd, c)
 		return body, false, err
 	}
-	for _, name := range []string{"plugin", "plugin-version", "payload", "selector", "priority", "name", "tag", "pool", "not-before", "run-timeout", "queue-timeout", "max-attempts", "retry-safe"} {
+	for _, name := range []string{"plugin", "plugin-version", "payload", "selector", "priority", "name", "tag", "pool", "not-before", "run-timeout", "queue-timeout", "max-attempts", "retry-safe", "input"} {
 		if cmd.Flags().Changed(name) {
 			return nil, false, &usageError{command: cmd.CommandPath(), what: "--" + name + " and --file exclude each other", remedy: "put the field into the file, or leave --file out"}
 		}
@@ -209,6 +220,14 @@ func (f *submitFlags) one(cmd *cobra.Command, c *cli) (json.RawMessage, error) {
 			return nil, err
 		}
 		f.spec.NotBefore = at
+	}
+	for _, arg := range f.inputs {
+		in, err := inputOf(arg)
+		if err != nil {
+			return nil, err
+		}
+		f.files = append(f.files, in)
+		f.spec.Inputs = append(f.spec.Inputs, client.InputUse{Name: in.name, Digest: in.digest})
 	}
 	f.spec.RunTimeoutSeconds, f.spec.QueueTimeoutSeconds = f.run.Seconds(), f.queue.Seconds()
 	var retry client.RetrySpec

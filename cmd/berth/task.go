@@ -15,7 +15,8 @@ import (
 func newTaskCommand(c *cli) *cobra.Command {
 	cmd := group("task", "Submit and follow tasks",
 		newSubmitCommand(c), newTaskGetCommand(c), newTaskListCommand(c), newTaskWatchCommand(c), newTaskCancelCommand(c),
-		newTaskRetryCommand(c), newTaskLogsCommand(c), newTaskArtifactsCommand(c), newTaskEventsCommand(c))
+		newTaskRetryCommand(c), newTaskLogsCommand(c), newTaskArtifactsCommand(c), newTaskEventsCommand(c),
+		newTaskExplainCommand(c), newTaskPrioritiseCommand(c))
 	cmd.Long = "Submit and follow tasks.\n\nWherever an ID is asked for, @last stands for the task that was submitted last from this machine."
 	return cmd
 }
@@ -110,11 +111,20 @@ func (c *cli) showTask(t client.Task, state string) {
 		{"Selector", t.Selector},
 		{"Priority", fmt.Sprint(t.Priority)},
 		{"Tags", printable(strings.Join(t.Tags, ", "))},
+		{"Inputs", inputNames(t.Inputs)},
 		{"Tries", fmt.Sprintf("%d of %d", t.Tries, t.MaxTries)},
 		{"Submitted", stamp(t.SubmittedAt)},
 		{"Finished", end},
 		{"Correlation", t.CorrelationID},
 	})
+}
+
+func inputNames(inputs []client.TaskInput) string {
+	names := make([]string, len(inputs))
+	for i, in := range inputs {
+		names[i] = fmt.Sprintf("%s (%s)", in.Name, size(in.Size))
+	}
+	return printable(strings.Join(names, ", "))
 }
 
 func (c *cli) showAttempts(attempts []client.Attempt) {

@@ -305,6 +305,24 @@ func (e TokensTokenType) Valid() bool {
 	}
 }
 
+// Defines values for WaitFor.
+const (
+	Finished WaitFor = "finished"
+	Started  WaitFor = "started"
+)
+
+// Valid indicates whether the value is a known member of the WaitFor enum.
+func (e WaitFor) Valid() bool {
+	switch e {
+	case Finished:
+		return true
+	case Started:
+		return true
+	default:
+		return false
+	}
+}
+
 // Artifact defines model for Artifact.
 type Artifact struct {
 	// AttemptID A UUID in lower case.
@@ -1153,6 +1171,9 @@ type TokensTokenType string
 // Examples: 1.4.0
 type Version = string
 
+// WaitFor defines model for WaitFor.
+type WaitFor string
+
 // AttemptNumber defines model for AttemptNumber.
 type AttemptNumber = int
 
@@ -1203,6 +1224,9 @@ type VersionOfPlugin = Version
 
 // Wait defines model for Wait.
 type Wait = float64
+
+// WaitUntil defines model for WaitUntil.
+type WaitUntil = WaitFor
 
 // ListDevicesParams defines parameters for ListDevices.
 type ListDevicesParams struct {
@@ -1311,8 +1335,11 @@ type ListTasksParams struct {
 
 // SubmitTaskParams defines parameters for SubmitTask.
 type SubmitTaskParams struct {
-	// Wait Answer only when the task is finished, or after this many seconds. A longer wait is cut to 25 seconds; ask again.
+	// Wait Answer only when the task is finished (or what `wait_for` says), or after this many seconds. A longer wait is cut to 25 seconds; ask again.
 	Wait Wait `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+
+	// WaitFor What `wait` waits for: that the task is `finished`, or that it has `started` (or needs no more waiting: it failed a try, or is finished).
+	WaitFor WaitUntil `form:"wait_for,omitempty" json:"wait_for,omitempty,omitzero"`
 
 	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
@@ -1338,8 +1365,11 @@ type SubmitTasksParams struct {
 
 // GetTaskParams defines parameters for GetTask.
 type GetTaskParams struct {
-	// Wait Answer only when the task is finished, or after this many seconds. A longer wait is cut to 25 seconds; ask again.
+	// Wait Answer only when the task is finished (or what `wait_for` says), or after this many seconds. A longer wait is cut to 25 seconds; ask again.
 	Wait Wait `form:"wait,omitempty" json:"wait,omitempty,omitzero"`
+
+	// WaitFor What `wait` waits for: that the task is `finished`, or that it has `started` (or needs no more waiting: it failed a try, or is finished).
+	WaitFor WaitUntil `form:"wait_for,omitempty" json:"wait_for,omitempty,omitzero"`
 }
 
 // ReadLogParams defines parameters for ReadLog.
@@ -2409,6 +2439,13 @@ func (w *ServerInterfaceWrapper) SubmitTask(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wait: %s", err))
 	}
 
+	// ------------- Optional query parameter "wait_for" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait_for", ctx.QueryParams(), &params.WaitFor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wait_for: %s", err))
+	}
+
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Idempotency-Key" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
@@ -2538,6 +2575,13 @@ func (w *ServerInterfaceWrapper) GetTask(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", ctx.QueryParams(), &params.Wait, runtime.BindQueryParameterOptions{Type: "number", Format: "double"})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wait: %s", err))
+	}
+
+	// ------------- Optional query parameter "wait_for" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait_for", ctx.QueryParams(), &params.WaitFor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter wait_for: %s", err))
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

@@ -254,3 +254,34 @@ func TestOnlyOperatorsProbe(t *testing.T) {
 	spec.Selector = "berth.dev/device=" + string(agent.Devices[0])
 	submit(t, sub, spec)
 }
+
+func TestAWaitMayEndAtTheStart(t *testing.T) {
+	s := apitest.OnSQLite(t)
+	agent := s.Agent("lab-1", map[string]string{"os": "linux"})
+	c := s.As("sub", berth.RoleSubmitter)
+	token, task := s.Token("sub"), submit(t, c, work("x"))
+	path := "/api/v1/tasks/" + task.ID
+	if a := send(t, s, "GET", path+"?wait=0.01&wait_for=started", token, ""); !strings.Contains(a.body, `"state":"queued"`) {
+		t.Errorf("a wait that ends before the start: %s", a.body)
+	}
+	waited := make(chan answer, 1)
+	go func() { waited <- send(t, s, "GET", path+"?wait=25&wait_for=started", token, "") }()
+	attempt := agent.Run(task.ID)
+	if a := <-waited; !strings.Contains(a.body, `"state":"running"`) {
+		t.Errorf("the wait for the start: %s", a.body)
+	}
+	attempt.Complete(berth.OutcomeSucceeded, "", "")
+	if a := send(t, s, "GET", path+"?wait=25&wait_for=started", token, ""); !strings.Contains(a.body, `"state":"succeeded"`) {
+		t.Errorf("the wait for the start of what is over: %s", a.body)
+	}
+	a := send(t, s, "GET", path+"?wait=1&wait_for=ever", token, "")
+	if got := a.problem(t).faults(); !slices.Contains(got, "wait_for: must be one of finished, started") {
+		t.Errorf("faults: %q", got)
+	}
+	for device, want := range map[string]int{string(agent.Devices[0]): 1, nowhere: 0} {
+		l, err := c.ListTasks(t.Context(), bclient.ListTasksParams{Device: device})
+		if err != nil || len(l.Tasks) != want {
+			t.Errorf("tasks of device %s: %+v, %v", device, l, err)
+		}
+	}
+}

@@ -30,7 +30,7 @@ func (s *Server) SubmitTask(ctx context.Context, in SubmitTaskRequestObject) (Su
 	t := result.Tasks[0]
 	if in.Params.Wait > 0 && !t.State.Finished() {
 		// The task is stored, whatever becomes of the wait.
-		if later, err := s.waitFinished(ctx, writes(ctx), t.ID, in.Params.Wait); err == nil {
+		if later, err := s.waitFor(ctx, in.Params.WaitFor, writes(ctx), t.ID, in.Params.Wait); err == nil {
 			t = later
 		}
 	}

@@ -40,7 +40,7 @@ func (s *Server) ListTasks(ctx context.Context, in ListTasksRequestObject) (List
 
 // GetTask answers GET /tasks/{id}, after the wait that was asked for.
 func (s *Server) GetTask(ctx context.Context, in GetTaskRequestObject) (GetTaskResponseObject, error) {
-	t, err := s.waitFinished(ctx, reads(ctx), berth.TaskID(in.ID), in.Params.Wait)
+	t, err := s.waitFor(ctx, in.Params.WaitFor, reads(ctx), berth.TaskID(in.ID), in.Params.Wait)
 	if err != nil {
 		return nil, err
 	}

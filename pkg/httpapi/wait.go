@@ -15,13 +15,15 @@ const (
 	pollEvery = time.Second
 )
 
-// waitFinished reads the task until it is finished, or the wait, the request or
-// the server is over; then it returns the task as it is.
-func (s *Server) waitFinished(ctx context.Context, scope berth.Scope, id berth.TaskID, wait Wait) (berth.Task, error) {
+// waitFor reads the task until it is finished (or has started, if that is meant),
+// or the wait, the request or the server is over; then it returns the task as it
+// is.
+func (s *Server) waitFor(ctx context.Context, what WaitFor, scope berth.Scope, id berth.TaskID, wait Wait) (berth.Task, error) {
 	var t berth.Task
 	err := s.poll(ctx, id, min(seconds(wait), maxWait), func() (done bool, err error) {
 		t, err = s.cfg.Store.GetTask(ctx, scope, id)
-		return t.State.Finished(), err
+		started := t.State == berth.StateRunning || t.State == berth.StateFailed
+		return t.State.Finished() || started && what == Started, err
 	})
 	return t, err
 }
