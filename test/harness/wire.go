@@ -259,6 +259,7 @@ func (w *Wire) Upload(ctx context.Context, path string, fence berth.Fence, conte
 	req.Header.Set("Authorization", "Bearer "+w.Access)
 	req.Header.Set(protocol.HeaderEpoch, strconv.FormatInt(int64(w.Epoch), 10))
 	req.Header.Set(protocol.HeaderFence, strconv.FormatInt(int64(fence), 10))
+	req.Header.Set(protocol.HeaderArtifactClass, string(berth.ClassFile))
 	req.Header.Set(protocol.HeaderDigest, "sha-256="+hex.EncodeToString(digest[:]))
 	res, err := w.http.Do(req)
 	if err != nil {
