@@ -219,7 +219,11 @@ func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *be
 		if v.Version == version {
 			t.Requirement.Selector, err = eligibility.Required(t.Requirement.Selector, v.Requires, len(t.Inputs) > 0)
 			if err != nil {
-				f.Add(joinPath(path, "selector"), "is too long with what the plugin and the inputs require of a device", fmt.Sprintf("use at most %d terms", eligibility.MaxSelectorTerms-2))
+				who, room := "the plugin requires", eligibility.MaxSelectorTerms-1
+				if len(t.Inputs) > 0 {
+					who, room = "the plugin and the inputs require", room-1
+				}
+				f.Add(joinPath(path, "selector"), "is too long with what "+who+" of a device", fmt.Sprintf("use at most %d terms", room))
 			}
 			return j.server.schemas.check(joinPath(path, "payload"), t.Payload.Reveal(), v, f)
 		}
