@@ -15,13 +15,17 @@ import (
 func (t *tx) audit(actor berth.Actor, moves []berth.Transition) error {
 	events := make([]berth.AuditEvent, len(moves))
 	for i, m := range moves {
-		events[i] = berth.AuditEvent{
-			At: m.At, Actor: actor, Action: berth.ActionOf(m.Event), TargetKind: "task", TargetID: string(m.Task),
-			Attempt: m.Attempt, Number: m.Number, Device: m.Device, Host: m.Host,
-			From: m.From, To: m.To, Outcome: m.Outcome, Reason: m.Reason,
-		}
+		events[i] = auditOf(actor, m)
 	}
 	return t.auditEvents(events)
+}
+
+func auditOf(actor berth.Actor, m berth.Transition) berth.AuditEvent {
+	return berth.AuditEvent{
+		At: m.At, Actor: actor, Action: berth.ActionOf(m.Event), TargetKind: "task", TargetID: string(m.Task),
+		Attempt: m.Attempt, Number: m.Number, Device: m.Device, Host: m.Host,
+		From: m.From, To: m.To, Outcome: m.Outcome, Reason: m.Reason,
+	}
 }
 
 // auditAct writes the row of an administrative act.

@@ -124,10 +124,7 @@ func (t *tx) assignments(hand []*live, now time.Time) ([]store.Assignment, error
 	if len(hand) == 0 {
 		return nil, nil
 	}
-	byID := make(map[berth.AttemptID]*live, len(hand))
-	for _, a := range hand {
-		byID[a.id] = a
-	}
+	known := byID(hand)
 	got, err := collect(t, func(row pgx.CollectableRow) (g store.Assignment, err error) {
 		var payload, inputs []byte
 		err = row.Scan(&g.Attempt, &g.Plugin.Name, &g.Plugin.Version, &payload, &g.TraceParent, &g.TaskName, &inputs)
@@ -144,12 +141,12 @@ WHERE a.id = ANY ($1)`, mapped(hand, func(a *live) pgtype.UUID { return uid(a.id
 		return nil, err
 	}
 	for i := range got {
-		g, a := &got[i], byID[got[i].Attempt]
+		g, a := &got[i], known[got[i].Attempt]
 		g.Task, g.Number, g.Device, g.Fence = a.task, a.number, a.device, a.fence
 		g.Left, g.RunTimeout, g.CorrelationID = a.expiresAt.Sub(now), a.runTimeout, a.correlation
 	}
 	slices.SortFunc(got, func(x, y store.Assignment) int {
-		if c := byID[x.Attempt].assignedAt.Compare(byID[y.Attempt].assignedAt); c != 0 {
+		if c := known[x.Attempt].assignedAt.Compare(known[y.Attempt].assignedAt); c != 0 {
 			return c
 		}
 		return compareText(x.Attempt, y.Attempt)
@@ -167,15 +164,21 @@ func compareText[T ~string](a, b T) int {
 	return 0
 }
 
-// held finds the loaded attempt of each item; nil for a foreign or unknown one
-// and for another fence.
-func matched(items []store.Holder, loaded []*live) []*live {
-	byID := make(map[berth.AttemptID]*live, len(loaded))
+// byID indexes loaded attempts.
+func byID(loaded []*live) map[berth.AttemptID]*live {
+	out := make(map[berth.AttemptID]*live, len(loaded))
 	for _, a := range loaded {
-		byID[a.id] = a
+		out[a.id] = a
 	}
+	return out
+}
+
+// matched finds the loaded attempt of each item; nil for a foreign or unknown
+// one and for another fence.
+func matched(items []store.Holder, loaded []*live) []*live {
+	known := byID(loaded)
 	return mapped(items, func(h store.Holder) *live {
-		if a := byID[h.Attempt]; a != nil && a.fence == h.Fence {
+		if a := known[h.Attempt]; a != nil && a.fence == h.Fence {
 			return a
 		}
 		return nil
@@ -258,88 +261,5 @@ UPDATE leases l SET expires_at = $2, kill_by = e.kill_by FROM e WHERE l.device_i
 		mapped(granted, func(a *live) int32 { return int32(a.number) }),
 		mapped(granted, func(a *live) pgtype.UUID { return uid(a.device) }),
 		mapped(granted, func(a *live) time.Time { return a.killBy }))
-	return err
-}
-
-// RenewAttempts is documented at store.Agents. Only lease rows are waited for:
-// whoever ends an attempt holds its lease row too, so what the locked row says
-// about its holder stays so.
-func (s *Store) RenewAttempts(ctx context.Context, p store.RenewParams) (answers []store.LeaseAnswer, moves []berth.Transition, err error) {
-	items := mapped(p.Items, func(i store.RenewItem) store.Holder { return i.Holder })
-	err = s.write(ctx, "RenewAttempts", func(t *tx) error {
-		answers, moves = make([]store.LeaseAnswer, len(p.Items)), nil
-		ids, err := t.lockHeld(p.Host, items)
-		if err != nil {
-			return err
-		}
-		h, err := t.judgeCaller(p.Host, p.Epoch)
-		if err != nil {
-			return err
-		}
-		loaded, err := t.load(ids)
-		if err != nil {
-			return err
-		}
-		var renewed []*live
-		var notes []store.RenewItem
-		for i, a := range matched(items, loaded) {
-			answers[i] = store.LeaseAnswer{Attempt: items[i].Attempt, Status: store.LeaseGone}
-			if a == nil || a.ended() || !a.holds || a.state == berth.AttemptAssigned || !berth.LeaseAlive(a.expiresAt, h.now) {
-				continue
-			}
-			answers[i] = store.LeaseAnswer{
-				Attempt: a.id, Status: store.LeaseGranted, Left: s.timings.LeaseTTL, Cancel: !a.cancelAt.IsZero(),
-			}
-			renewed = append(renewed, a)
-			moves = append(moves, a.transition(berth.EventRenewed, a.state.TaskState(), a.state.TaskState(), h.now))
-			if p.Items[i].Progress >= 0 || !p.Items[i].Note.IsZero() {
-				notes = append(notes, p.Items[i])
-			}
-		}
-		if err := t.extend(renewed, h.now); err != nil {
-			return err
-		}
-		if err := t.progress(notes); err != nil || len(renewed) == 0 {
-			return err
-		}
-		return t.markRenewed(h.now)
-	})
-	return committed(answers, moves, err)
-}
-
-// lockHeld locks the leases of a host's attempts, and those alone.
-func (t *tx) lockHeld(host berth.HostID, items []store.Holder) ([]berth.AttemptID, error) {
-	return collect(t, column[berth.AttemptID], `
-WITH mine AS MATERIALIZED (
-    SELECT id, device_id FROM attempts WHERE id = ANY ($1) AND host_id = $2
-)
-SELECT m.id FROM mine m JOIN leases l ON l.device_id = m.device_id AND l.attempt_id = m.id
-ORDER BY l.device_id
-FOR NO KEY UPDATE OF l`, uids(attemptIDs(items)), uid(host))
-}
-
-// progress stores what the agents said of their work. The attempts' rows come
-// before the leases in the lock order, so a row that is locked just now is
-// passed over: the next renewal brings the progress again.
-func (t *tx) progress(items []store.RenewItem) error {
-	if len(items) == 0 {
-		return nil
-	}
-	_, err := t.exec(`
-WITH e AS MATERIALIZED (
-    SELECT DISTINCT ON (id) * FROM unnest($1::uuid[], $2::real[], $3::text[]) AS e (id, progress, note) ORDER BY id
-), free AS MATERIALIZED (
-    SELECT a.task_id, a.number, e.progress, e.note FROM e JOIN attempts a ON a.id = e.id
-    WHERE a.ended_at IS NULL
-    FOR NO KEY UPDATE OF a SKIP LOCKED
-)
-UPDATE attempts a
-SET progress = CASE WHEN f.progress >= 0 THEN f.progress ELSE a.progress END,
-    progress_note = CASE WHEN f.note <> '' THEN f.note ELSE a.progress_note END
-FROM free f WHERE a.task_id = f.task_id AND a.number = f.number
-  AND (f.progress >= 0 AND f.progress <> a.progress OR f.note <> '' AND f.note <> a.progress_note)`,
-		mapped(items, func(i store.RenewItem) pgtype.UUID { return uid(i.Attempt) }),
-		mapped(items, func(i store.RenewItem) float32 { return float32(min(i.Progress, 1)) }),
-		mapped(items, func(i store.RenewItem) string { return clean(i.Note.Reveal()) }))
 	return err
 }

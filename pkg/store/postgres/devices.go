@@ -18,10 +18,12 @@ import (
 // ends. The lease rows are held; those to be marked have lost their bit. Whoever
 // writes a device's health holds its lease row, so what was read of it since
 // then is so; where it does not change, the device is not even locked.
-func (t *tx) markDevices(actor berth.Actor, now time.Time, ends []*end) error {
+func (t *tx) markDevices(now time.Time, ends []*end) error {
 	var dirty, proved, touched []berth.DeviceID
 	signals := map[berth.DeviceID]berth.HealthSignal{}
+	actors := map[berth.DeviceID]berth.Actor{}
 	for _, e := range ends {
+		actors[e.device] = e.actor
 		switch {
 		case e.dirty:
 			dirty = append(dirty, e.device)
@@ -41,21 +43,29 @@ func (t *tx) markDevices(actor berth.Actor, now time.Time, ends []*end) error {
 	if err := t.lockDevices(slices.Concat(dirty, judged)); err != nil {
 		return err
 	}
-	if err := t.setUnclean(actor, now, dirty, true); err != nil {
+	by := func(id berth.DeviceID) berth.Actor { return actors[id] }
+	if err := t.setUncleanBy(by, now, dirty, true); err != nil {
 		return err
 	}
-	if err := t.setUnclean(actor, now, proved, false); err != nil {
+	if err := t.setUncleanBy(by, now, proved, false); err != nil {
 		return err
 	}
-	if err := t.hear(actor, now, signals); err != nil {
+	if err := t.hearBy(by, now, signals); err != nil {
 		return err
 	}
 	return t.judgeBits(judged)
 }
 
-// setUnclean writes the mark of locked devices, with an audit row for each that
-// changed.
+// actorOf tells whose act changes a device.
+type actorOf func(berth.DeviceID) berth.Actor
+
 func (t *tx) setUnclean(actor berth.Actor, now time.Time, devices []berth.DeviceID, unclean bool) error {
+	return t.setUncleanBy(func(berth.DeviceID) berth.Actor { return actor }, now, devices, unclean)
+}
+
+// setUncleanBy writes the mark of locked devices, with an audit row for each
+// that changed.
+func (t *tx) setUncleanBy(by actorOf, now time.Time, devices []berth.DeviceID, unclean bool) error {
 	if len(devices) == 0 {
 		return nil
 	}
@@ -70,7 +80,7 @@ UPDATE devices SET unclean = $2, updated_at = $3 WHERE id = ANY ($1) AND unclean
 		action = berth.AuditDeviceUnclean
 	}
 	return t.auditEvents(mapped(unique(changed), func(id berth.DeviceID) berth.AuditEvent {
-		return berth.AuditEvent{At: now, Actor: actor, Action: action, TargetKind: "device", TargetID: string(id)}
+		return berth.AuditEvent{At: now, Actor: by(id), Action: action, TargetKind: "device", TargetID: string(id)}
 	}))
 }
 

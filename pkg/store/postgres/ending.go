@@ -13,6 +13,7 @@ import (
 // end is the end of one attempt, decided on its locked rows.
 type end struct {
 	*live
+	actor   berth.Actor
 	outcome berth.Outcome
 	reason  string
 	by      berth.EndedBy
@@ -47,12 +48,20 @@ func (e *end) avoid() bool {
 	return false
 }
 
-// endAttempts is the one way an attempt ends. The caller holds the attempts,
-// their leases and their tasks, has read them after that, and found them live.
+// endAttempts is endAll for ends that have one actor.
+func (t *tx) endAttempts(actor berth.Actor, now time.Time, ends []*end) ([]berth.Transition, error) {
+	for _, e := range ends {
+		e.actor = actor
+	}
+	return t.endAll(now, ends)
+}
+
+// endAll is the one way an attempt ends. The caller holds the attempts, their
+// leases and their tasks, has read them after that, and found them live.
 // It writes the outcomes, frees the leases, moves the tokens, finishes the
 // tasks, marks the devices and writes the audit rows. The ends' next fields
-// are set when it returns.
-func (t *tx) endAttempts(actor berth.Actor, now time.Time, ends []*end) ([]berth.Transition, error) {
+// are set when it returns; the transitions are in the order of the ends.
+func (t *tx) endAll(now time.Time, ends []*end) ([]berth.Transition, error) {
 	if len(ends) == 0 {
 		return nil, nil
 	}
@@ -80,10 +89,14 @@ func (t *tx) endAttempts(actor berth.Actor, now time.Time, ends []*end) ([]berth
 	if err := t.finish(now, over); err != nil {
 		return nil, err
 	}
-	if err := t.markDevices(actor, now, ends); err != nil {
+	if err := t.markDevices(now, ends); err != nil {
 		return nil, err
 	}
-	return moves, t.audit(actor, moves)
+	events := make([]berth.AuditEvent, len(ends))
+	for i, e := range ends {
+		events[i] = auditOf(e.actor, moves[i])
+	}
+	return moves, t.auditEvents(events)
 }
 
 // writeEnds ends the attempts and frees their leases. A device that is to be

@@ -37,9 +37,13 @@ WHERE id = ANY ($1) AND ($2::uuid IS NULL OR host_id = $2) ORDER BY id`,
 	return slices.DeleteFunc(rows, func(h heard) bool { return h.now.Same(h.was) }), err
 }
 
-// hear puts signals through the rule and writes what changed. The caller holds
-// the leases of the devices and the devices, and judges their bits afterwards.
 func (t *tx) hear(actor berth.Actor, now time.Time, signals map[berth.DeviceID]berth.HealthSignal) error {
+	return t.hearBy(func(berth.DeviceID) berth.Actor { return actor }, now, signals)
+}
+
+// hearBy puts signals through the rule and writes what changed. The caller holds
+// the leases of the devices and the devices, and judges their bits afterwards.
+func (t *tx) hearBy(by actorOf, now time.Time, signals map[berth.DeviceID]berth.HealthSignal) error {
 	changed, err := t.judgeHealth("", signals)
 	if err != nil || len(changed) == 0 {
 		return err
@@ -63,7 +67,7 @@ WHERE d.id = e.id`,
 	for _, h := range changed {
 		if h.now.Health != h.was.Health {
 			events = append(events, berth.AuditEvent{
-				At: now, Actor: actor, Action: berth.AuditDeviceHealth, TargetKind: "device", TargetID: string(h.device),
+				At: now, Actor: by(h.device), Action: berth.AuditDeviceHealth, TargetKind: "device", TargetID: string(h.device),
 				Reason: string(h.now.Health),
 			})
 		}

@@ -2,11 +2,13 @@ package postgres
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
 )
 
 // lockedKey is what a lock on an attempt tells: columns that never change.
@@ -20,14 +22,15 @@ func scanKey(row pgx.CollectableRow) (k lockedKey, err error) {
 	return k, row.Scan(&k.attempt, &k.task, &k.device)
 }
 
-// lockAttempts locks attempts by id, ascending by (task, number); with a host,
-// only those of that host. Unknown ids are left out.
-func (t *tx) lockAttempts(ids []berth.AttemptID, host berth.HostID) ([]lockedKey, error) {
+// lockAttempts locks attempts by id, ascending by (task, number); with hosts
+// ("" is none), only those of these hosts. Unknown ids are left out.
+func (t *tx) lockAttempts(ids []berth.AttemptID, hosts ...berth.HostID) ([]lockedKey, error) {
+	hosts = slices.DeleteFunc(unique(hosts), func(h berth.HostID) bool { return h == "" })
 	return collect(t, scanKey, `
 SELECT id, task_id, device_id FROM attempts
-WHERE id = ANY ($1) AND ($2::uuid IS NULL OR host_id = $2)
+WHERE id = ANY ($1) AND (cardinality($2::uuid[]) = 0 OR host_id = ANY ($2))
 ORDER BY task_id, number
-FOR NO KEY UPDATE`, uids(ids), uid(host))
+FOR NO KEY UPDATE`, uids(ids), uids(hosts))
 }
 
 // lockLeases locks lease rows ascending by device.
@@ -65,8 +68,8 @@ func (t *tx) lockHost(host berth.HostID) error {
 
 // lockForEnd takes the three locks of an attempt's end: attempts, their leases,
 // their tasks.
-func (t *tx) lockForEnd(ids []berth.AttemptID, host berth.HostID) ([]lockedKey, error) {
-	keys, err := t.lockAttempts(ids, host)
+func (t *tx) lockForEnd(ids []berth.AttemptID, hosts ...berth.HostID) ([]lockedKey, error) {
+	keys, err := t.lockAttempts(ids, hosts...)
 	if err != nil {
 		return nil, err
 	}
@@ -174,6 +177,7 @@ func outcomes(words []string) []berth.Outcome {
 
 // host is what a statement after the locks reads of a host.
 type hostRow struct {
+	id    berth.HostID
 	epoch berth.Epoch
 	state berth.HostState
 	// draining: its agent says so; drain: an operator asked for it.
@@ -185,17 +189,49 @@ type hostRow struct {
 }
 
 func (t *tx) host(id berth.HostID) (hostRow, error) {
-	h, ok, err := first(t, func(row pgx.CollectableRow) (h hostRow, err error) {
-		return h, row.Scan(&h.epoch, &h.state, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
-	}, `
-SELECT epoch, state, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, berth_now() FROM hosts WHERE id = $1`, uid(id))
+	all, err := t.hosts([]berth.HostID{id})
 	if err != nil {
-		return h, err
+		return hostRow{}, err
 	}
+	for canonical := range all {
+		id = canonical
+	}
+	return all.of(id)
+}
+
+// hostRows are hosts by id, read in one statement at one time.
+type hostRows map[berth.HostID]hostRow
+
+func (t *tx) hosts(ids []berth.HostID) (hostRows, error) {
+	rows, err := collect(t, func(row pgx.CollectableRow) (h hostRow, err error) {
+		return h, row.Scan(&h.id, &h.epoch, &h.state, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
+	}, `
+SELECT id, epoch, state, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, n.now
+FROM hosts, (SELECT berth_now() AS now OFFSET 0) n WHERE id = ANY ($1)`, uids(unique(ids)))
+	all := make(hostRows, len(rows))
+	for _, h := range rows {
+		all[h.id] = h
+	}
+	return all, err
+}
+
+// of is the host of this id; one that is unknown or revoked is
+// berth.ErrNotFound.
+func (r hostRows) of(id berth.HostID) (hostRow, error) {
+	h, ok := r[id]
 	if !ok || h.state == berth.HostRevoked {
 		return h, fmt.Errorf("host: %w", berth.ErrNotFound)
 	}
 	return h, nil
+}
+
+// caller is the host of an agent's call; another epoch than its own is refused.
+func (r hostRows) caller(c store.AgentCall) (hostRow, error) {
+	h, err := r.of(c.Host)
+	if err != nil {
+		return h, err
+	}
+	return h, berth.CheckEpoch(h.epoch, c.Epoch)
 }
 
 // judgeCaller reads the host of an agent's call, in a statement after the

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -190,92 +189,4 @@ func scanListed(r row) (a berth.Attempt, err error) {
 		opt(&a.Outcome), opt(&a.Reason), hiddenText(&a.Message), hidden(&a.Result), at(&a.AssignedAt), at(&a.ClaimedAt),
 		at(&a.StartedAt), at(&a.EndedAt), at(&a.CancelRequestedAt), &a.Progress, hiddenText(&a.ProgressNote), &a.LogBytes,
 		opt(&a.DeviceName), opt(&a.HostName))
-}
-
-// CompleteAttempts implements store.Agents.
-func (s *Store) CompleteAttempts(ctx context.Context, p store.CompleteParams) (answers []store.CompleteAnswer, trs []berth.Transition, err error) {
-	if err := store.CheckComplete(p.Items); err != nil {
-		return nil, nil, err
-	}
-	err = s.write(ctx, "CompleteAttempts", func(t *tx) error {
-		if _, err := callingHost(t, p.AgentCall); err != nil {
-			return err
-		}
-		for _, item := range p.Items {
-			answer, tr, err := complete(t, p.AgentCall, item)
-			if err != nil {
-				return err
-			}
-			answers = append(answers, answer)
-			if tr.Event != "" {
-				trs = append(trs, tr)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, nil, err
-	}
-	return answers, trs, nil
-}
-
-// complete ends one attempt as its agent saw it end. The transition is empty
-// when nothing changed.
-func complete(t *tx, call store.AgentCall, item store.CompleteItem) (answer store.CompleteAnswer, tr berth.Transition, err error) {
-	answer = store.CompleteAnswer{Attempt: item.Attempt, Status: store.CompleteGone}
-	a, ok, err := loadAttempt(t, item.Attempt)
-	if err != nil || !ok || !a.ofHolder(call.Host, item.Holder) {
-		return answer, tr, err
-	}
-	if !a.Live() {
-		answer, err = completedBefore(t, a, item, answer)
-		return answer, tr, err
-	}
-	if !a.State.Started() && item.Outcome != berth.OutcomeInfraFailed && item.Outcome != berth.OutcomeCancelled {
-		answer.Status = store.CompleteNotStarted
-		return answer, tr, nil
-	}
-	if item.Outcome == berth.OutcomeSucceeded {
-		if answer.MissingArtifacts, err = missingArtifacts(t, a.ID, item.Artifacts); err != nil {
-			return answer, tr, err
-		}
-		if answer.LogNext = a.LogBytes; len(answer.MissingArtifacts) > 0 || a.LogBytes < item.LogBytes {
-			answer.Status = store.CompleteMissing
-			return answer, tr, nil
-		}
-		answer.LogNext = 0
-	}
-	reason := item.Reason
-	if reason == "" {
-		reason = string(item.Outcome)
-	}
-	e := ending{
-		outcome: item.Outcome, reason: reason, by: berth.EndedByAgent, unclean: !item.DeviceClean, proved: item.DeviceClean,
-		message: item.Message, digest: item.Digest[:],
-	}
-	if json.Valid(item.Result.Reveal()) {
-		e.result = item.Result
-	}
-	tr, err = endAttempt(t, call.Actor, a, e)
-	answer.Status, answer.Outcome, answer.TaskState = store.CompleteStored, item.Outcome, tr.To
-	return answer, tr, err
-}
-
-// completedBefore answers for an attempt that has ended: a repeat of the same
-// body gets the same answer, whatever became of the task since.
-func completedBefore(t *tx, a attempt, item store.CompleteItem, answer store.CompleteAnswer) (store.CompleteAnswer, error) {
-	if answer.Outcome = a.Outcome; len(a.digest) == 0 {
-		return answer, nil
-	}
-	if string(a.digest) != string(item.Digest[:]) {
-		answer.Status = store.CompleteMismatch
-		return answer, nil
-	}
-	answer.Status = store.CompleteStored
-	state, _, err := queryOne(t, func(r row) (s berth.TaskState, err error) {
-		return s, r.Scan(opt(&s))
-	}, `SELECT to_state FROM audit_events WHERE target_id = ?1 AND target_kind = 'task' AND attempt_id = ?2 AND outcome IS NOT NULL
-		ORDER BY id DESC LIMIT 1`, a.Task, a.ID)
-	answer.TaskState = state
-	return answer, err
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
-	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -210,43 +209,6 @@ func start(t *tx, call store.AgentCall, h store.Holder) (answer store.LeaseAnswe
 	answer.Status, answer.Left = store.LeaseGranted, a.expires.Sub(t.now)
 	tr = a.transition(t, berth.EventStarted, from.TaskState())
 	return answer, tr, audit(t, call.Actor, tr)
-}
-
-// RenewAttempts implements store.Agents.
-func (s *Store) RenewAttempts(ctx context.Context, p store.RenewParams) ([]store.LeaseAnswer, []berth.Transition, error) {
-	return each(ctx, s, "RenewAttempts", p.AgentCall, p.Items, func(t *tx, item store.RenewItem) (store.LeaseAnswer, berth.Transition, error) {
-		return renew(t, p.AgentCall, item)
-	})
-}
-
-// renew is strict: what has expired is gone. A renewal is no change of state
-// and writes no audit row.
-func renew(t *tx, call store.AgentCall, item store.RenewItem) (answer store.LeaseAnswer, tr berth.Transition, err error) {
-	answer = store.LeaseAnswer{Attempt: item.Attempt, Status: store.LeaseGone}
-	a, ok, err := loadAttempt(t, item.Attempt)
-	if err != nil || !ok || !a.ofHolder(call.Host, item.Holder) || !a.alive(t) || a.State == berth.AttemptAssigned {
-		return answer, tr, err
-	}
-	if err := extend(t, &a); err != nil {
-		return answer, tr, err
-	}
-	if err := storeProgress(t, a.ID, item.Progress, item.Note); err != nil {
-		return answer, tr, err
-	}
-	answer.Status, answer.Left, answer.Cancel = store.LeaseGranted, a.expires.Sub(t.now), !a.CancelRequestedAt.IsZero()
-	return answer, a.transition(t, berth.EventRenewed, a.State.TaskState()), markRenewed(t)
-}
-
-func storeProgress(t *tx, id berth.AttemptID, progress float64, note redact.String) error {
-	if progress >= 0 {
-		if err := t.execOne("UPDATE attempts SET progress = ?2 WHERE id = ?1", id, min(progress, 1)); err != nil {
-			return err
-		}
-	}
-	if note.IsZero() {
-		return nil
-	}
-	return t.execOne("UPDATE attempts SET progress_note = ?2 WHERE id = ?1", id, note.Reveal())
 }
 
 // ReleaseAttempts implements store.Agents.
