@@ -61,7 +61,7 @@ func (s *S3) Put(ctx context.Context, key Key, r io.Reader, limit int64) (int64,
 // put is one Put.
 type put struct {
 	s3     *S3
-	ctx    context.Context //nolint:containedctx // of the one call that the put is
+	ctx    context.Context // of the one call that the put is
 	key    Key
 	mark   string
 	source *contextReader
@@ -245,7 +245,7 @@ func wholeSize(contentRange string) (int64, error) {
 // s3Reader keeps the object store's own errors from the caller.
 type s3Reader struct {
 	io.ReadCloser
-	ctx context.Context //nolint:containedctx // of the one request that is read
+	ctx context.Context // of the one request that is read
 }
 
 // Read implements io.Reader.

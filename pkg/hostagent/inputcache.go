@@ -98,7 +98,7 @@ func intact(info os.FileInfo, size int64) bool {
 // lastRead is a file's time of access, which the cache sets at each use.
 func lastRead(info os.FileInfo) time.Time {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return time.Unix(int64(st.Atim.Sec), int64(st.Atim.Nsec)) //nolint:unconvert // 32-bit machines
+		return time.Unix(st.Atim.Unix())
 	}
 	return time.Time{}
 }

@@ -15,7 +15,7 @@ import (
 // byte is wanted, so that seeking costs nothing. It is for one goroutine, and
 // lasts as long as the context it was opened with.
 type Content struct {
-	ctx   context.Context //nolint:containedctx // io.Reader has no place for it
+	ctx   context.Context // io.Reader has no place for it
 	blobs blob.Store
 	parts []berth.InputPart
 	size  int64
