@@ -31,6 +31,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 	t.Parallel()
 	cases := map[string]lostCase{}
 	maps.Copy(cases, lostPublicCases())
+	maps.Copy(cases, lostOperatorCases())
 	maps.Copy(cases, lostAgentCases())
 	routes := mutatingRoutes(t)
 	for _, r := range routes {
