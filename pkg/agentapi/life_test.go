@@ -23,7 +23,7 @@ func TestATaskRunsFromClaimToComplete(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {
 		a := w.newAgent("lab-1")
 		synced := a.sync(1)
-		if synced.ProtocolVersion != 1 || synced.Epoch != 1 || synced.Settings.LeaseTTL.Duration() != time.Minute || synced.Undelivered == nil {
+		if synced.ProtocolVersion != protocol.Version || synced.Epoch != 1 || synced.Settings.LeaseTTL.Duration() != time.Minute || synced.Undelivered == nil {
 			t.Errorf("sync: %+v", synced)
 		}
 		task, as := a.running(`{"command":["true"]}`)
