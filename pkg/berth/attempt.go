@@ -95,6 +95,8 @@ const (
 	ReasonHostRevoked     = "host_revoked"
 	// ReasonFoundLost: the sweep found the task in no place.
 	ReasonFoundLost = "found_lost"
+	// ReasonFoundTwice: the sweep found a token beside the task's place.
+	ReasonFoundTwice = "found_twice"
 )
 
 // ValidReason reports whether s is a reason code: lower-case letters, digits

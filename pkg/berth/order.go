@@ -1,6 +1,7 @@
 package berth
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -19,6 +20,9 @@ const StrictPriorityStep = 100 * 365 * 24 * time.Hour
 func RankOf(submitted time.Time, priority int, step time.Duration) Rank {
 	return Rank(submitted.UnixMicro() - int64(priority)*step.Microseconds())
 }
+
+// PriorityReason says in the trail which priority a task was given.
+func PriorityReason(priority int) string { return fmt.Sprintf("priority_%d", priority) }
 
 func sortedUnique(s []string) []string {
 	if len(s) == 0 {

@@ -22,6 +22,7 @@ const (
 	prefixPlace, prefixGive  = "BERTH_LOOP_PLACE", "BERTH_LOOP_GIVE_UP"
 	prefixPromote            = "BERTH_LOOP_PROMOTE"
 	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
+	prefixLostTasks          = "BERTH_LOOP_LOST_TASKS"
 )
 
 // SchedulerLoops of a process that schedules.
@@ -41,11 +42,13 @@ func (l SchedulerLoops) validate(f *berth.Faults) {
 type KeeperLoops struct {
 	Reap        Loop `envPrefix:"BERTH_LOOP_REAP_"`
 	SilentHosts Loop `envPrefix:"BERTH_LOOP_SILENT_HOSTS_"`
+	LostTasks   Loop `envPrefix:"BERTH_LOOP_LOST_TASKS_"`
 }
 
 func (l KeeperLoops) validate(f *berth.Faults) {
 	l.Reap.validate(prefixReap, f)
 	l.SilentHosts.validate(prefixSilent, f)
+	l.LostTasks.validate(prefixLostTasks, f)
 }
 
 // Scheduler configures cmd/scheduler.

@@ -31,7 +31,11 @@ const (
 	DefaultReapInterval = 5 * time.Second
 	// DefaultHostsInterval is between two looks for silent hosts, ± 20 %.
 	DefaultHostsInterval = 5 * time.Second
-	loopJitter           = 0.2
+	// DefaultLostTasksInterval is between two pages of the sweep for lost tasks, ± 20 %.
+	DefaultLostTasksInterval = 5 * time.Second
+	// sweepPage is how many tasks one page has: a million are seen in under two hours.
+	sweepPage  = 1000
+	loopJitter = 0.2
 )
 
 // Config of a Keeper. Store is required.
@@ -47,7 +51,14 @@ type Config struct {
 }
 
 // Keeper sweeps.
-type Keeper struct{ c Config }
+type Keeper struct {
+	c Config
+	// amnesty is the newest one that was seen, once looked is true. Only the loop
+	// reap touches them, only the loop lost_tasks touches swept, its cursor.
+	amnesty berth.Amnesty
+	looked  bool
+	swept   berth.TaskID
+}
 
 // New makes a Keeper.
 func New(c Config) *Keeper {
@@ -71,6 +82,9 @@ func (k *Keeper) actor() berth.Actor {
 // returned when no batch makes progress any more.
 func (k *Keeper) ReapOnce(ctx context.Context) error {
 	actor := k.actor()
+	if err := k.lookAtAmnesty(ctx); err != nil {
+		return err
+	}
 	var first error
 	for range maxBatches {
 		transitions, err := k.c.Store.ReapLeases(ctx, actor, k.c.Batch)
@@ -86,7 +100,27 @@ func (k *Keeper) ReapOnce(ctx context.Context) error {
 			break
 		}
 	}
+	if err := k.lookAtAmnesty(ctx); err != nil && first == nil {
+		first = err
+	}
 	return first
+}
+
+// lookAtAmnesty warns once of an amnesty that was granted since the last look, by
+// this keeper or by another.
+func (k *Keeper) lookAtAmnesty(ctx context.Context) error {
+	a, err := k.c.Store.LastAmnesty(ctx)
+	if err != nil {
+		return fmt.Errorf("look for an amnesty: %w", err)
+	}
+	if k.looked && !a.GrantedAt.Equal(k.amnesty.GrantedAt) {
+		k.c.Metrics.amnestyBegan()
+		k.c.Log.Warn("amnesty: running attempts are not ended until it is over, because renewals could not be stored",
+			zap.String("reason", a.Reason), zap.Time("until", a.Until))
+	}
+	k.amnesty, k.looked = a, true
+	k.c.Metrics.amnestyUntil(a.Until)
+	return nil
 }
 
 // SilentHostsOnce takes hosts offline that have not been heard of, in batches.
@@ -111,8 +145,8 @@ func (k *Keeper) SilentHostsOnce(ctx context.Context) error {
 
 // LoopsConfig says how the loops run. Zero intervals are the defaults.
 type LoopsConfig struct {
-	ReapInterval, HostsInterval time.Duration
-	ReapDisabled, HostsDisabled bool
+	ReapInterval, HostsInterval, LostTasksInterval time.Duration
+	ReapDisabled, HostsDisabled, LostTasksDisabled bool
 	// Gate shuts the loops while the schema will not do; nil: never.
 	Gate    daemon.Gate
 	Metrics *daemon.LoopMetrics
@@ -134,20 +168,50 @@ func (k *Keeper) Components(c LoopsConfig) []daemon.Component {
 	return []daemon.Component{
 		loop("reap", c.ReapInterval, DefaultReapInterval, c.ReapDisabled, k.ReapOnce),
 		loop("silent_hosts", c.HostsInterval, DefaultHostsInterval, c.HostsDisabled, k.SilentHostsOnce),
+		loop("lost_tasks", c.LostTasksInterval, DefaultLostTasksInterval, c.LostTasksDisabled, k.LostTasksOnce),
 	}
 }
 
 // Metrics count what keepers do. A nil one counts nothing.
-type Metrics struct{ reaps, hosts prometheus.Counter }
+type Metrics struct {
+	reaps, hosts, lost, amnesties prometheus.Counter
+	until                         prometheus.Gauge
+}
 
-// NewMetrics registers the keeper's counters with r.
+// NewMetrics registers the keeper's metrics with r.
 func NewMetrics(r prometheus.Registerer) *Metrics {
-	m := &Metrics{
-		reaps: prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_leasekeeper_ended_total", Help: "Attempts ended because their lease, claim or run time ran out."}),
-		hosts: prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_leasekeeper_silent_hosts_total", Help: "Hosts taken offline because they were silent."}),
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "berth_leasekeeper_" + name, Help: help})
 	}
-	r.MustRegister(m.reaps, m.hosts)
+	m := &Metrics{
+		reaps:     counter("ended_total", "Attempts ended because their lease, claim or run time ran out."),
+		hosts:     counter("silent_hosts_total", "Hosts taken offline because they were silent."),
+		lost:      counter("lost_tasks_total", "Tasks found in no place or in two: always a fault."),
+		amnesties: counter("amnesties_total", "Amnesties that began while this keeper looked."),
+		until: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "berth_leasekeeper_amnesty_until_timestamp_seconds", Help: "When the newest amnesty ends or ended; 0 without any.",
+		}),
+	}
+	r.MustRegister(m.reaps, m.hosts, m.lost, m.amnesties, m.until)
 	return m
+}
+
+func (m *Metrics) lostTasks(n int) {
+	if m != nil {
+		m.lost.Add(float64(n))
+	}
+}
+
+func (m *Metrics) amnestyBegan() {
+	if m != nil {
+		m.amnesties.Inc()
+	}
+}
+
+func (m *Metrics) amnestyUntil(until time.Time) {
+	if m != nil && !until.IsZero() {
+		m.until.Set(float64(until.UnixMicro()) / 1e6)
+	}
 }
 
 func (m *Metrics) reaped(n int) {

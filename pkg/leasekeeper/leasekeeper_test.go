@@ -32,6 +32,79 @@ func place(t *testing.T, s store.Store) {
 	}
 }
 
+// TestAmnestyIsToldOnce: an amnesty is warned of once, also when another keeper
+// granted it, and the metric says until when.
+func TestAmnestyIsToldOnce(t *testing.T) {
+	enginetest.OnBoth(t, func(t *testing.T, db enginetest.DB) {
+		clock := storetest.NewClock()
+		s := db.Open(t, store.Options{Clock: clock})
+		host := enginetest.NewHost(t, s, "h1", 1)
+		enginetest.Submit(t, s, 1, nil)
+		place(t, s)
+		host.Start(host.Claim())
+		core, logs := observer.New(zap.WarnLevel)
+		registry := prometheus.NewRegistry()
+		keeper := leasekeeper.New(leasekeeper.Config{Store: s, Log: zap.New(core), Metrics: leasekeeper.NewMetrics(registry)})
+		other := leasekeeper.New(leasekeeper.Config{Store: s})
+		reap := func(k *leasekeeper.Keeper) {
+			if err := k.ReapOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reap(keeper)
+		until := clock.Advance(2 * time.Minute).Add(berth.DefaultTimings().LeaseTTL)
+		reap(other)
+		reap(keeper)
+		reap(keeper)
+		warned := logs.FilterMessageSnippet("amnesty").All()
+		if len(warned) != 1 || warned[0].ContextMap()["reason"] != berth.AmnestyBlind {
+			t.Errorf("warned: %v", warned)
+		}
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]float64{}
+		for _, f := range families {
+			values[f.GetName()] = f.Metric[0].GetCounter().GetValue() + f.Metric[0].GetGauge().GetValue()
+		}
+		if values["berth_leasekeeper_amnesties_total"] != 1 || values["berth_leasekeeper_amnesty_until_timestamp_seconds"] != float64(until.UnixMicro())/1e6 {
+			t.Errorf("metrics: %v", values)
+		}
+	})
+}
+
+// TestLostTasksAreFoundPageByPage: what is wrong is repaired, counted and named;
+// the cursor walks on and begins anew.
+func TestLostTasksAreFoundPageByPage(t *testing.T) {
+	enginetest.OnBoth(t, func(t *testing.T, db enginetest.DB) {
+		s := db.Open(t, store.Options{})
+		ids := enginetest.Submit(t, s, 1003, nil) // a page has 1000
+		core, logs := observer.New(zap.InfoLevel)
+		registry := prometheus.NewRegistry()
+		keeper := leasekeeper.New(leasekeeper.Config{Store: s, Log: zap.New(core), Metrics: leasekeeper.NewMetrics(registry)})
+		for i, id := range []berth.TaskID{ids[1001], ids[3]} { // of the second page, and of the first when it comes again
+			db.Exec(t, "DELETE FROM queue WHERE task_id = '"+string(id)+"'")
+			for range 2 {
+				if err := keeper.LostTasksOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := enginetest.States(t, s, []berth.TaskID{id}); got[berth.StateQueued] != 1 {
+				t.Errorf("%d: %v", i, got)
+			}
+			told := logs.FilterLevelExact(zap.ErrorLevel).All()
+			if len(told) != i+1 || !strings.Contains(fmt.Sprint(told[i].ContextMap()), string(id)) {
+				t.Errorf("%d: logged %v", i, told)
+			}
+		}
+		families, err := registry.Gather()
+		if err != nil || !strings.Contains(fmt.Sprint(families), "berth_leasekeeper_lost_tasks_total") {
+			t.Errorf("metrics: %v, %v", families, err)
+		}
+	})
+}
+
 // TestRestartWithExpiredAttempts: everything was down while assigned, claimed
 // and running attempts expired, with and without tries left. The keeper settles
 // each by policy, whatever its batch, and what has tries left runs again.
@@ -145,7 +218,7 @@ func (f *fault) arm(op string) {
 }
 
 func TestEachLoopGoesOnAfterAnErrorAndAPanic(t *testing.T) {
-	for loop, op := range map[string]string{"reap": "ReapLeases", "silent_hosts": "MarkSilentHosts"} {
+	for loop, op := range map[string]string{"reap": "ReapLeases", "silent_hosts": "MarkSilentHosts", "lost_tasks": "SweepTasks"} {
 		for _, panics := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/panic=%v", loop, panics), func(t *testing.T) {
 				enginetest.OnBoth(t, func(t *testing.T, db enginetest.DB) { breakLoop(t, db, loop, op, panics) })
@@ -163,13 +236,14 @@ func breakLoop(t *testing.T, db enginetest.DB, loop, op string, panics bool) {
 	place(t, s)
 	host.Start(host.Claim())
 	clock.Advance(2 * time.Minute)
+	lost := enginetest.Submit(t, s, 1, nil)
 
 	f.arm(op)
 	registry := prometheus.NewRegistry()
 	core, logs := observer.New(zap.InfoLevel)
 	keeper := leasekeeper.New(leasekeeper.Config{Store: s, Log: zap.New(core)})
 	tick := 10 * time.Millisecond
-	parts := keeper.Components(leasekeeper.LoopsConfig{ReapInterval: tick, HostsInterval: tick, Metrics: daemon.NewLoopMetrics(registry)})
+	parts := keeper.Components(leasekeeper.LoopsConfig{ReapInterval: tick, HostsInterval: tick, LostTasksInterval: tick, Metrics: daemon.NewLoopMetrics(registry)})
 	for _, p := range parts {
 		if err := p.Start(t.Context()); err != nil {
 			t.Fatal(err)
@@ -177,7 +251,8 @@ func breakLoop(t *testing.T, db enginetest.DB, loop, op string, panics bool) {
 	}
 	deadline, ticker := time.After(20*time.Second), time.NewTicker(5*time.Millisecond)
 	defer ticker.Stop()
-	for enginetest.States(t, s, ids)[berth.StateQueued] != 1 || offline(t, s) != 1 {
+	db.Exec(t, "DELETE FROM queue WHERE task_id = '"+string(lost[0])+"'")
+	for enginetest.States(t, s, ids)[berth.StateQueued] != 1 || offline(t, s) != 1 || enginetest.States(t, s, lost)[berth.StateQueued] != 1 {
 		select {
 		case <-deadline:
 			t.Fatalf("the loops did not go on: %v", logs.All())

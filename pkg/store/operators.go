@@ -69,14 +69,17 @@ type Operators interface {
 	// SetPoolPaused stops or resumes placement in a pool; queued tasks wait.
 	SetPoolPaused(ctx context.Context, actor berth.Actor, name string, paused bool) (berth.Pool, error)
 
-	// SetPluginEnabled lets hosts serve a version or not; queued tasks wait,
-	// running ones finish.
+	// SetPluginEnabled lets hosts serve a version or not: queued tasks wait. What
+	// was placed before goes on, also when no agent has claimed it yet: the
+	// decision was made while the version was enabled, and a hand-back would only
+	// make the task wait for what may be enabled again in a moment.
 	SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin berth.PluginVersion, enabled bool) (berth.Plugin, error)
 
 	// SetTaskPriority gives an unfinished task another priority and so another
 	// rank: the token is replaced, or the live attempt locked, before the task is
-	// written. A finished task is berth.ErrWrongState; the same priority is no
-	// error and no effect.
+	// written. A finished task is berth.ErrWrongState, a priority out of range
+	// berth.ErrInvalid; the same priority is no error and no effect. A live attempt
+	// goes on; its task's next try has the new rank.
 	SetTaskPriority(ctx context.Context, p TaskParams, priority int) (berth.Task, []berth.Transition, error)
 
 	// PlacementFacts reads all that explains why a task is where it is, or

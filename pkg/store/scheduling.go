@@ -140,10 +140,13 @@ type Keeping interface {
 
 	// SweepTasks looks at limit tasks after a position, by id, for unfinished ones
 	// in no place or in two, and finished ones that have a token (I15): judged in
-	// one statement and again after locking the task. One in no place is queued
-	// again with the next attempt number (berth.EventRepaired,
-	// berth.ReasonFoundLost); of two places a live attempt stays, else the queue's
-	// token. What cannot be repaired is only counted.
+	// one statement and again after locking the task; a task that was only moving
+	// is not counted. One in no place is queued again with the next attempt number
+	// (berth.EventRepaired, berth.ReasonFoundLost), or finished when it was asked to
+	// stop or has no tries left; of two places a live attempt stays, else the queue's
+	// token (berth.ReasonFoundTwice): see berth.RepairOf. What cannot be repaired is
+	// only told of. Each repair is a transaction of its own; the first error is
+	// returned with what went through.
 	SweepTasks(ctx context.Context, actor berth.Actor, after berth.TaskID, limit int) (SweepResult, error)
 
 	// UnknownBlobs returns those of the keys that no log, artifact, input or
@@ -158,4 +161,6 @@ type SweepResult struct {
 	// Looked counts the tasks looked at, Wrong those in no or two places.
 	Looked, Wrong int
 	Repaired      []berth.Transition
+	// Unrepaired of the wrong ones: finished tasks with a live attempt.
+	Unrepaired []berth.TaskID
 }

@@ -74,7 +74,8 @@ func (t *tx) prioritise(p store.TaskParams, k berth.Task, priority int) ([]berth
 	t.hint(store.HintWork, string(k.Pool))
 	t.hint(store.HintTask, string(k.ID))
 	moves := []berth.Transition{{
-		Event: berth.EventReprioritised, Task: k.ID, From: k.State, To: k.State, Pool: k.Pool, CorrelationID: k.CorrelationID, At: now,
+		Event: berth.EventReprioritised, Task: k.ID, From: k.State, To: k.State, Reason: berth.PriorityReason(priority),
+		Pool: k.Pool, CorrelationID: k.CorrelationID, At: now,
 	}}
 	return moves, t.audit(p.Actor, moves)
 }

@@ -10,114 +10,181 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// placesOf says in which places the tasks of p are. Each place is asked by key;
-// OFFSET 0 keeps the planner from joining over the whole of it.
-const placesOf = `
-LEFT JOIN LATERAL (SELECT true AS here FROM queue q WHERE q.task_id = p.id OFFSET 0) q ON true
-LEFT JOIN LATERAL (SELECT d.kind FROM delayed d WHERE d.task_id = p.id OFFSET 0) d ON true
-LEFT JOIN LATERAL (SELECT a.state FROM attempts a WHERE a.task_id = p.id AND a.ended_at IS NULL OFFSET 0) a ON true`
+// allPlaces looks at every place of tasks in one statement, that is in one
+// snapshot: with two, a task that moves between them would be in none or in both.
+// Each place is asked by key; OFFSET 0 keeps the planner from joining over all of
+// the queue.
+const allPlaces = `
+SELECT t.id, COALESCE(t.final_state, ''), q.task_id IS NOT NULL, COALESCE(d.kind, ''), COALESCE(a.state, '')
+FROM page t
+LEFT JOIN LATERAL (SELECT q.task_id FROM queue q WHERE q.task_id = t.id OFFSET 0) q ON true
+LEFT JOIN LATERAL (SELECT d.kind FROM delayed d WHERE d.task_id = t.id OFFSET 0) d ON true
+LEFT JOIN LATERAL (SELECT a.state FROM attempts a WHERE a.task_id = t.id AND a.ended_at IS NULL OFFSET 0) a ON true
+ORDER BY t.id`
 
-// sweepPage judges a page of tasks in one statement: two would see a task that
-// moves between them in no place, or in two.
-const sweepPage = `
-WITH page AS MATERIALIZED (SELECT id, final_state FROM tasks WHERE id > $1 ORDER BY id LIMIT $2)
-SELECT p.id, (q.here IS NOT NULL)::int + (d.kind IS NOT NULL)::int + (a.state IS NOT NULL)::int
-             <> CASE WHEN p.final_state IS NULL THEN 1 ELSE 0 END
-FROM page p` + placesOf + ` ORDER BY p.id`
+type foundTask struct {
+	task berth.TaskID
+	berth.Places
+}
+
+func scanPlaces(row pgx.CollectableRow) (p foundTask, err error) {
+	err = row.Scan(&p.task, &p.Final, &p.Queued, &p.Kind, &p.Live)
+	p.Delayed = p.Kind != ""
+	return p, err
+}
 
 // SweepTasks is documented at store.Keeping.
 func (s *Store) SweepTasks(ctx context.Context, actor berth.Actor, after berth.TaskID, limit int) (r store.SweepResult, err error) {
-	type row struct {
-		id    berth.TaskID
-		wrong bool
-	}
-	from := uid(after)
-	from.Valid = true // "" is below every id
-	var page []row
+	var page []foundTask
 	if err := s.read(ctx, "SweepTasks", func(t *tx) error {
-		page, err = collect(t, func(c pgx.CollectableRow) (k row, err error) { return k, c.Scan(&k.id, &k.wrong) }, sweepPage, from, max(1, limit))
+		page, err = collect(t, scanPlaces, `
+WITH page AS MATERIALIZED (SELECT id, final_state FROM tasks WHERE id > COALESCE($1::uuid, '00000000-0000-0000-0000-000000000000') ORDER BY id LIMIT $2)`+allPlaces,
+			uid(after), max(1, limit))
 		return err
 	}); err != nil {
 		return r, err
 	}
 	r.Looked = len(page)
-	if len(page) == max(1, limit) {
-		r.Next = page[len(page)-1].id
+	if len(page) >= max(1, limit) {
+		r.Next = page[len(page)-1].task
 	}
-	for _, k := range page {
-		if !k.wrong {
+	var fault error
+	for _, found := range page {
+		if !found.Wrong() {
 			continue
 		}
-		var found bool
-		var moves []berth.Transition
-		if err := s.write(ctx, "SweepTasks", func(t *tx) error {
-			moves = nil
-			found, moves, err = t.repair(actor, k.id)
-			return err
-		}); err != nil {
-			return r, err
+		if err := s.repair(ctx, actor, found.task, &r); err != nil && fault == nil {
+			fault = err
 		}
-		if found {
-			r.Wrong++
+		if ctx.Err() != nil {
+			break
 		}
-		r.Repaired = append(r.Repaired, moves...)
 	}
-	return r, nil
+	return r, fault
 }
 
-// repair judges a task again with its places and itself locked, in the order of
-// every move, and leaves it in one place.
-func (t *tx) repair(actor berth.Actor, id berth.TaskID) (wrong bool, moves []berth.Transition, err error) {
-	for _, lock := range []string{
-		`SELECT 1 FROM queue WHERE task_id = $1 FOR UPDATE`,
-		`SELECT 1 FROM delayed WHERE task_id = $1 FOR UPDATE`,
-		`SELECT 1 FROM attempts WHERE task_id = $1 AND ended_at IS NULL FOR NO KEY UPDATE`,
-		`SELECT 1 FROM tasks WHERE id = $1 FOR NO KEY UPDATE`,
-	} {
-		if _, err := t.exec(lock, uid(id)); err != nil {
-			return false, nil, err
+// repair locks the task's places in their order, then the task, and looks again.
+func (s *Store) repair(ctx context.Context, actor berth.Actor, id berth.TaskID, r *store.SweepResult) error {
+	var wrong, repaired bool
+	var move berth.Transition
+	err := s.write(ctx, "SweepTasks", func(t *tx) error {
+		wrong, repaired = false, false
+		locked, err := t.lockPlaces(id)
+		if err != nil {
+			return err
 		}
+		now, ok, err := first(t, scanPlaces, `WITH page AS MATERIALIZED (SELECT id, final_state FROM tasks WHERE id = $1)`+allPlaces, uid(id))
+		if err != nil || !ok || !now.Wrong() {
+			return err
+		}
+		if now.Queued && !locked.Queued || now.Delayed && !locked.Delayed || now.Live != "" && locked.Live == "" {
+			return errStartOver
+		}
+		wrong = true
+		move, repaired, err = t.repair(actor, now)
+		return err
+	})
+	if err != nil || !wrong {
+		return err
 	}
-	var p berth.Places
-	var tok token
-	var pool berth.PoolID
-	var correlation string
-	var queueTimeout int64
-	var now time.Time
-	_, ok, err := first(t, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(nullable(&p.Final), &p.Queued, nullable(&p.Delayed), nullable(&p.Live),
-			&tok.class, &tok.rank, &tok.number, &pool, &correlation, &queueTimeout, &now)
-	}, `
-SELECT p.final_state, q.here IS NOT NULL, d.kind, a.state, p.class_id, p.rank,
-       (SELECT COALESCE(max(x.number), 0) + 1 FROM attempts x WHERE x.task_id = p.id), p.pool_id, p.correlation_id, p.queue_timeout_us, berth_now()
-FROM tasks p`+placesOf+` WHERE p.id = $1`, uid(id))
-	if err != nil || !ok {
-		return false, nil, err
+	r.Wrong++
+	if repaired {
+		r.Repaired = append(r.Repaired, move)
+	} else {
+		r.Unrepaired = append(r.Unrepaired, id)
 	}
-	fix, wrong := p.Repair()
-	if !wrong || fix == (berth.Repair{}) {
-		return wrong, nil, err
+	return nil
+}
+
+// lockPlaces locks whatever says where a task is, and the task.
+func (t *tx) lockPlaces(id berth.TaskID) (p berth.Places, err error) {
+	n, err := t.exec(`SELECT 1 FROM queue WHERE task_id = $1 FOR NO KEY UPDATE`, uid(id))
+	if err != nil {
+		return p, err
+	}
+	p.Queued = n > 0
+	if n, err = t.exec(`SELECT 1 FROM delayed WHERE task_id = $1 FOR NO KEY UPDATE`, uid(id)); err != nil {
+		return p, err
+	}
+	p.Delayed = n > 0
+	live, err := collect(t, column[berth.AttemptState], `
+SELECT state FROM attempts WHERE task_id = $1 AND ended_at IS NULL ORDER BY number FOR NO KEY UPDATE`, uid(id))
+	if err != nil {
+		return p, err
+	}
+	if len(live) > 0 {
+		p.Live = live[0]
+	}
+	return p, t.lockTasks([]berth.TaskID{id})
+}
+
+// strayed is what the repair of a task needs to know of it.
+type strayed struct {
+	token
+	pool          berth.PoolID
+	correlation   string
+	tries, budget int
+	cancelled     bool
+	queueTimeout  time.Duration
+	now           time.Time
+	live          berth.Transition // coordinates of the live attempt
+}
+
+func (t *tx) repair(actor berth.Actor, p foundTask) (move berth.Transition, repaired bool, err error) {
+	k, err := t.strayed(p.task)
+	if err != nil {
+		return move, false, err
+	}
+	fix, ok := berth.RepairOf(p.Places, k.tries, k.budget, k.cancelled)
+	if !ok {
+		return move, false, nil
 	}
 	if fix.DropQueued {
-		_, err = t.exec(`DELETE FROM queue WHERE task_id = $1`, uid(id))
-	}
-	if err == nil && fix.DropDelayed {
-		_, err = t.exec(`DELETE FROM delayed WHERE task_id = $1`, uid(id))
-	}
-	if err == nil && fix.Queue {
-		tok.task = id
-		if queueTimeout > 0 {
-			tok.giveUpAt = now.Add(microseconds(queueTimeout))
+		if _, err := t.exec(`DELETE FROM queue WHERE task_id = $1`, uid(p.task)); err != nil {
+			return move, false, err
 		}
-		err = t.insertTokens([]token{tok})
-		t.hint(store.HintWork, string(pool))
+	}
+	if fix.DropDelayed {
+		if _, err := t.exec(`DELETE FROM delayed WHERE task_id = $1`, uid(p.task)); err != nil {
+			return move, false, err
+		}
+	}
+	switch {
+	case fix.Requeue:
+		if k.queueTimeout > 0 {
+			k.giveUpAt = k.now.Add(k.queueTimeout)
+		}
+		err = t.insertTokens([]token{k.token})
+		t.hint(store.HintWork, string(k.pool))
+	case fix.Final != "":
+		err = t.finishTasks(k.now, []finished{{task: p.task, state: fix.Final, reason: fix.Reason}})
 	}
 	if err != nil {
-		return true, nil, err
+		return move, false, err
 	}
-	t.hint(store.HintTask, string(id))
-	moves = []berth.Transition{{
-		Event: berth.EventRepaired, Task: id, From: fix.From, To: fix.To, Reason: fix.Reason, Pool: pool, CorrelationID: correlation, At: now,
-	}}
-	return true, moves, t.audit(actor, moves)
+	t.hint(store.HintTask, string(p.task))
+	move = k.live
+	move.Event, move.Task, move.From, move.To, move.Reason = berth.EventRepaired, p.task, p.State(), fix.To, fix.Reason
+	move.Pool, move.CorrelationID, move.At = k.pool, k.correlation, k.now
+	return move, true, t.audit(actor, []berth.Transition{move})
+}
+
+func (t *tx) strayed(id berth.TaskID) (strayed, error) {
+	return found(t, "task", func(row pgx.CollectableRow) (k strayed, err error) {
+		var us int64
+		k.task = id
+		err = row.Scan(&k.class, &k.rank, &k.pool, &k.correlation, &k.budget, &us, &k.tries, &k.number, &k.cancelled,
+			nullable(&k.live.Attempt), &k.live.Number, &k.live.Fence, nullable(&k.live.Device), nullable(&k.live.Host), &k.now)
+		k.queueTimeout = microseconds(us)
+		return k, err
+	}, `
+SELECT t.class_id, t.rank, t.pool_id, t.correlation_id, t.budget, t.queue_timeout_us, n.tries, n.last + 1,
+       EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.number = n.last AND x.cancel_requested_at IS NOT NULL),
+       a.id, COALESCE(a.number, 0), COALESCE(a.fence, 0), a.device_id, a.host_id, berth_now()
+FROM tasks t
+LEFT JOIN attempts a ON a.task_id = t.id AND a.ended_at IS NULL
+CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE x.outcome IS DISTINCT FROM 'released') AS tries, COALESCE(max(x.number), 0) AS last
+    FROM attempts x WHERE x.task_id = t.id) n
+WHERE t.id = $1`, uid(id))
 }

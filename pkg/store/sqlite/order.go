@@ -63,7 +63,7 @@ func prioritise(t *tx, actor berth.Actor, task berth.Task, priority int) (berth.
 		return berth.Transition{}, err
 	}
 	hintOf(t, store.HintTask, task.ID)
-	tr := taskTransition(t, task, berth.EventReprioritised, task.State, "")
+	tr := taskTransition(t, task, berth.EventReprioritised, task.State, berth.PriorityReason(priority))
 	return tr, audit(t, actor, tr)
 }
 

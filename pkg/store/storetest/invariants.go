@@ -346,8 +346,10 @@ func (w *world) checkTransition(tr berth.Transition) {
 		(tr.From == "") == (tr.Event == berth.EventSubmitted || tr.Reason == berth.ReasonFoundLost) &&
 		waiting == (tr.Device == "") && waiting == (tr.Host == "") && waiting == (tr.Fence == 0) && waiting == (tr.Number == 0)
 	switch tr.Event {
-	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised, berth.EventRepaired:
+	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised:
 		ok = ok && waiting
+	case berth.EventRepaired:
+		ok = ok && tr.Outcome == "" && tr.Reason != ""
 	case berth.EventAssigned, berth.EventClaimed, berth.EventRenewed, berth.EventStarted, berth.EventCancelRequested:
 		ok = ok && !waiting && tr.Outcome == ""
 	case berth.EventCompleted, berth.EventRetried, berth.EventReleased:

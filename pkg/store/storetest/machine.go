@@ -206,6 +206,7 @@ func draws() map[string]func(rt *rapid.T, m *machine) step {
 		"give up": fixed(stepGiveUp), "silence": fixed(stepSilence),
 		"claim": drawClaim, "start": drawStart, "renew": drawRenew, "complete": drawComplete, "complete one": drawComplete, "release": drawRelease,
 		"sync": drawSync, "heartbeat": drawBeat, "clean": drawClean, "log": drawLog,
+		"prioritise": drawPrioritise, "pause": fixed(stepPause), "enable": fixed(stepEnable), "sweep": fixed(stepSweep),
 		"advance": drawAdvance, "beat all": fixed(stepBeatAll),
 	}
 	maps.Copy(all, fleetDraws())

@@ -128,6 +128,9 @@ func (m *machine) placeAs(look func(ctx context.Context, r store.Round) ([]store
 }
 
 func stepPlace(m *machine) any {
+	if m.paused() {
+		return nil
+	}
 	return m.placeAs(func(ctx context.Context, r store.Round) ([]store.FreeDevice, error) {
 		free, err := r.FreeDevices(ctx, 0)
 		m.looked = slices.Clone(free)

@@ -34,6 +34,8 @@ func Run(t *testing.T, h Harness) {
 		{"GiveUp", giveUpChecks()},
 		{"Reap", append(reapChecks(), reapOrderChecks()...)},
 		{"Amnesty", amnestyChecks()},
+		{"Sweep", sweepChecks()},
+		{"Order", orderChecks()},
 		{"Fleet", fleetChecks()},
 		{"Operators", operatorChecks()},
 		{"Health", healthChecks()},
