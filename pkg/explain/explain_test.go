@@ -103,56 +103,67 @@ func situations() []situation {
 	return []situation{
 		{
 			"no such label", func(w *world) berth.TaskID { return w.submit("os=plan9") },
-			[]explain.Code{explain.CodeLabelMissing}, none, none, true, "no device of pool default has os=plan9", "correct the selector",
+			[]explain.Code{explain.CodeLabelMissing},
+			none, none, true, "no device of pool default has os=plan9", "correct the selector",
 		},
 		{
 			"no device has both labels", func(w *world) berth.TaskID { return w.submit("n in (0),n in (1)") },
-			[]explain.Code{explain.CodeNoCombination}, none, none, true, "though some have each", "ask for less",
+			[]explain.Code{explain.CodeNoCombination},
+			none, none, true, "though some have each", "ask for less",
 		},
 		{
 			"two labels that nobody has", func(w *world) berth.TaskID { return w.submit("a=b,c=d") },
-			[]explain.Code{explain.CodeLabelMissing, explain.CodeLabelMissing}, none, none, true, "a=b", "",
+			[]explain.Code{explain.CodeLabelMissing, explain.CodeLabelMissing},
+			none, none, true, "a=b", "",
 		},
 		{
 			"all busy", func(w *world) berth.TaskID { w.run(2); return w.submit("") },
-			[]explain.Code{explain.CodeBusy}, 2, none, false, "all 2 devices that fit are busy", "",
+			[]explain.Code{explain.CodeBusy},
+			2, none, false, "all 2 devices that fit are busy", "",
 		},
 		{
 			"the pinned one is busy", func(w *world) berth.TaskID {
 				as := w.run(1)
 				return w.submit(berth.LabelDevice + "=" + string(as[0].Device))
 			},
-			[]explain.Code{explain.CodeBusy}, 1, none, false, "the only device that fits is busy", "",
+			[]explain.Code{explain.CodeBusy},
+			1, none, false, "the only device that fits is busy", "",
 		},
 		{
 			"cordoned", func(w *world) berth.TaskID { w.admin(0, berth.AdminCordoned); return w.submit("n=0") },
-			[]explain.Code{explain.CodeCordoned}, 1, none, false, "cordoned by an operator", "berth device activate",
+			[]explain.Code{explain.CodeCordoned},
+			1, none, false, "cordoned by an operator", "berth device activate",
 		},
 		{
 			"an operator's probe of a cordoned one is next", func(w *world) berth.TaskID {
 				w.admin(0, berth.AdminCordoned)
 				return w.submit(berth.LabelProbe + "=" + string(w.host.Devices[0]))
 			},
-			[]explain.Code{explain.CodeNext}, 1, 1, false, "next round takes it", "",
+			[]explain.Code{explain.CodeNext},
+			1, 1, false, "next round takes it", "",
 		},
 		{
 			"maintenance", func(w *world) berth.TaskID { w.admin(1, berth.AdminMaintenance); return w.submit("n=1") },
-			[]explain.Code{explain.CodeMaintenance}, 1, none, false, "in maintenance", "end it",
+			[]explain.Code{explain.CodeMaintenance},
+			1, none, false, "in maintenance", "end it",
 		},
 		{
 			"quarantined", func(w *world) berth.TaskID { w.beat(berth.HealthQuarantined, berth.HealthGood); return w.submit("n=0") },
-			[]explain.Code{explain.CodeQuarantined}, 1, none, false, "quarantined", "berth device trust",
+			[]explain.Code{explain.CodeQuarantined},
+			1, none, false, "quarantined", "berth device trust",
 		},
 		{
 			"unclean", func(w *world) berth.TaskID {
 				w.host.CompleteAs(w.run(2), berth.OutcomeSucceeded, false)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodeUnclean}, 2, none, false, "all 2 devices that fit are unclean", "berth device clean",
+			[]explain.Code{explain.CodeUnclean},
+			2, none, false, "all 2 devices that fit are unclean", "berth device clean",
 		},
 		{
 			"offline", func(w *world) berth.TaskID { w.clock.Advance(time.Minute); return w.submit("") },
-			[]explain.Code{explain.CodeOffline}, 2, none, false, "on a host that is offline", "start its Host Agent",
+			[]explain.Code{explain.CodeOffline},
+			2, none, false, "on a host that is offline", "start its Host Agent",
 		},
 		{
 			"draining", func(w *world) berth.TaskID {
@@ -160,11 +171,13 @@ func situations() []situation {
 				w.must(err)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodeDraining}, 2, none, false, "host that drains", "undrain",
+			[]explain.Code{explain.CodeDraining},
+			2, none, false, "host that drains", "undrain",
 		},
 		{
 			"absent", func(w *world) berth.TaskID { w.host.Sync(1); return w.submit("n=1") },
-			[]explain.Code{explain.CodeAbsent}, 1, none, false, "not reported by the host's agent", "plug it in",
+			[]explain.Code{explain.CodeAbsent},
+			1, none, false, "not reported by the host's agent", "plug it in",
 		},
 		{
 			"host revoked", func(w *world) berth.TaskID {
@@ -172,7 +185,8 @@ func situations() []situation {
 				w.must(err)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodeRevoked}, 2, none, true, "host that was revoked", "enrol",
+			[]explain.Code{explain.CodeRevoked},
+			2, none, true, "host that was revoked", "enrol",
 		},
 		{
 			"retired devices are none", func(w *world) berth.TaskID {
@@ -182,19 +196,22 @@ func situations() []situation {
 				}
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodeNoDevices}, none, none, true, "pool default has no devices", "enrol a host",
+			[]explain.Code{explain.CodeNoDevices},
+			none, none, true, "pool default has no devices", "enrol a host",
 		},
 		{
 			"unknown plugin", func(w *world) berth.TaskID {
 				return w.task(func(n *berth.NewTask) { n.Requirement.Plugin = "nobody.knows" })
 			},
-			[]explain.Code{explain.CodePluginUnknown}, none, none, true, "nobody.knows is not registered", "correct the name",
+			[]explain.Code{explain.CodePluginUnknown},
+			none, none, true, "nobody.knows is not registered", "correct the name",
 		},
 		{
 			"version out of range", func(w *world) berth.TaskID {
 				return w.task(func(n *berth.NewTask) { n.Requirement.VersionRange = "^2" })
 			},
-			[]explain.Code{explain.CodePluginNoVersion}, none, none, true, "no registered version of work", "1.0.0",
+			[]explain.Code{explain.CodePluginNoVersion},
+			none, none, true, "no registered version of work", "1.0.0",
 		},
 		{
 			"a version that no host has", func(w *world) berth.TaskID {
@@ -203,7 +220,8 @@ func situations() []situation {
 				}}))
 				return w.task(func(n *berth.NewTask) { n.Requirement.VersionRange = "^2" })
 			},
-			[]explain.Code{explain.CodePluginNoVersion}, none, none, true, "has a version in work ^2", "update the hosts",
+			[]explain.Code{explain.CodePluginNoVersion},
+			none, none, true, "has a version in work ^2", "update the hosts",
 		},
 		{
 			"a plugin that no host has", func(w *world) berth.TaskID {
@@ -212,7 +230,8 @@ func situations() []situation {
 				}}))
 				return w.task(func(n *berth.NewTask) { n.Requirement.Plugin = "other" })
 			},
-			[]explain.Code{explain.CodePluginNotThere}, none, none, true, "has plugin other", "install it",
+			[]explain.Code{explain.CodePluginNotThere},
+			none, none, true, "has plugin other", "install it",
 		},
 		{
 			"plugin disabled", func(w *world) berth.TaskID {
@@ -220,7 +239,8 @@ func situations() []situation {
 				w.must(err)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodePluginDisabled}, none, none, false, "work is disabled", "enable",
+			[]explain.Code{explain.CodePluginDisabled},
+			none, none, false, "work is disabled", "enable",
 		},
 		{
 			"pool paused", func(w *world) berth.TaskID {
@@ -228,13 +248,15 @@ func situations() []situation {
 				w.must(err)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodePoolPaused}, 2, 2, false, "pool default is paused", "berth pool resume default",
+			[]explain.Code{explain.CodePoolPaused},
+			2, 2, false, "pool default is paused", "berth pool resume default",
 		},
 		{
 			"not due", func(w *world) berth.TaskID {
 				return w.task(func(n *berth.NewTask) { n.NotBefore = w.clock.Now().Add(3 * time.Hour) })
 			},
-			[]explain.Code{explain.CodeNotDue}, 2, 2, false, "becomes due in 3 h", "",
+			[]explain.Code{explain.CodeNotDue},
+			2, 2, false, "becomes due in 3 h", "",
 		},
 		{
 			"not due, and nothing would fit", func(w *world) berth.TaskID {
@@ -242,7 +264,8 @@ func situations() []situation {
 					n.NotBefore, n.Requirement.Selector = w.clock.Now().Add(3*time.Hour), "os=plan9"
 				})
 			},
-			[]explain.Code{explain.CodeNotDue, explain.CodeLabelMissing}, none, none, true, "becomes due in 3 h", "",
+			[]explain.Code{explain.CodeNotDue, explain.CodeLabelMissing},
+			none, none, true, "becomes due in 3 h", "",
 		},
 		{
 			"backoff", func(w *world) berth.TaskID {
@@ -250,15 +273,18 @@ func situations() []situation {
 				w.host.CompleteAs(as, berth.OutcomeFailed, true)
 				return as[0].Task
 			},
-			[]explain.Code{explain.CodeBackoff}, 2, 2, false, "try 1 of 3 failed: it is tried again in ", "retry it at once",
+			[]explain.Code{explain.CodeBackoff},
+			2, 2, false, "try 1 of 3 failed: it is tried again in ", "retry it at once",
 		},
 		{
 			"others first", func(w *world) berth.TaskID { w.submit(""); w.submit(""); return w.submit("") },
-			[]explain.Code{explain.CodeAhead}, 2, 2, false, "2 tasks are of its kind before it", "",
+			[]explain.Code{explain.CodeAhead},
+			2, 2, false, "2 tasks are of its kind before it", "",
 		},
 		{
 			"next", func(w *world) berth.TaskID { return w.submit("") },
-			[]explain.Code{explain.CodeNext}, 2, 2, false, "2 fitting devices are free", "see that a scheduler runs",
+			[]explain.Code{explain.CodeNext},
+			2, 2, false, "2 fitting devices are free", "see that a scheduler runs",
 		},
 		{
 			"several at once", func(w *world) berth.TaskID {
@@ -269,11 +295,13 @@ func situations() []situation {
 				w.admin(1, berth.AdminCordoned)
 				return w.submit("")
 			},
-			[]explain.Code{explain.CodeOffline, explain.CodeBusy, explain.CodeCordoned}, 5, none, false, "3 of 5 devices that fit are on a host that is offline", "",
+			[]explain.Code{explain.CodeOffline, explain.CodeBusy, explain.CodeCordoned},
+			5, none, false, "3 of 5 devices that fit are on a host that is offline", "",
 		},
 		{
 			"starting", func(w *world) berth.TaskID { id := w.submit("n=0"); w.place(); return id },
-			[]explain.Code{explain.CodeStarting}, none, none, false, "it has device 0 of host h1", "",
+			[]explain.Code{explain.CodeStarting},
+			none, none, false, "it has device 0 of host h1", "",
 		},
 		{
 			"running, cancel asked", func(w *world) berth.TaskID {
@@ -282,11 +310,13 @@ func situations() []situation {
 				w.must(err)
 				return id
 			},
-			[]explain.Code{explain.CodeRunning, explain.CodeCancelled}, none, none, false, "it runs on device", "",
+			[]explain.Code{explain.CodeRunning, explain.CodeCancelled},
+			none, none, false, "it runs on device", "",
 		},
 		{
 			"finished", func(w *world) berth.TaskID { as := w.run(1); w.host.Complete(as); return as[0].Task },
-			[]explain.Code{explain.CodeFinished}, none, none, false, "it is succeeded", "",
+			[]explain.Code{explain.CodeFinished},
+			none, none, false, "it is succeeded", "",
 		},
 	}
 }
