@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -84,7 +85,7 @@ func (a *Agent) Start(tb testing.TB) {
 func (c *Cluster) Clone(tb testing.TB, a *Agent, name string) *Agent {
 	tb.Helper()
 	b := &Agent{Token: a.Token, HostID: a.HostID, StateDir: filepath.Join(c.Folder, "agent-"+name)}
-	b.past = append(a.past[:len(a.past):len(a.past)], a.Journal(tb))
+	b.past = append(slices.Clone(a.past), a.Journal(tb))
 	if err := os.CopyFS(b.StateDir, os.DirFS(a.StateDir)); err != nil {
 		tb.Fatal(err)
 	}

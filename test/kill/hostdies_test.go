@@ -44,6 +44,7 @@ func TestHostDies(t *testing.T) {
 	renewed := map[string]time.Time{}
 	rows, err := db.QueryContext(t.Context(), `SELECT attempt_id, expires_at FROM leases WHERE attempt_id IS NOT NULL`)
 	must(t, err)
+	defer func() { _ = rows.Close() }()
 	for rows.Next() {
 		var id string
 		var expires time.Time
