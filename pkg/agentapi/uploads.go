@@ -68,7 +68,7 @@ type stored struct {
 
 // receive streams the body into a fresh blob and holds it against the promised
 // digest. On an error no blob is left.
-func (a *API) receive(ctx context.Context, c echo.Context, kind string, u upload, limit int64) (stored, error) {
+func (a *API) receive(ctx context.Context, c echo.Context, kind blob.Kind, u upload, limit int64) (stored, error) {
 	if n := c.Request().ContentLength; n > limit {
 		return stored{}, &http.MaxBytesError{Limit: limit}
 	}
@@ -127,7 +127,7 @@ func (a *API) putLog(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), uploadWithin)
 	defer cancel()
-	s, err := a.receive(ctx, c, "logs", u, store.MaxLogChunk)
+	s, err := a.receive(ctx, c, blob.KindLog, u, store.MaxLogChunk)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (a *API) putArtifact(c echo.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Request().Context(), uploadWithin)
 	defer cancel()
-	s, err := a.receive(ctx, c, "artifacts", u, store.MaxArtifactBytes)
+	s, err := a.receive(ctx, c, blob.KindArtifact, u, store.MaxArtifactBytes)
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,8 @@ type Store interface {
 	// once. Fewer than limit is the end.
 	List(ctx context.Context, prefix string, after Key, limit int) ([]Info, error)
 	// Tidy removes what Puts left that broke off before olderThan, of processes
-	// that died: space that no List shows. It never touches a blob.
+	// that died: space that no List shows. It never touches a blob, nor what Puts
+	// of keys that are not Made left.
 	Tidy(ctx context.Context, olderThan time.Time) error
 }
 
@@ -60,8 +61,30 @@ type Key string
 // MaxKeyLen bounds a key.
 const MaxKeyLen = 200
 
-// NewKey makes a key that no other call makes, below kind (artifacts, logs).
-func NewKey(kind string) Key { return Key(kind + "/" + uuid.NewString()) }
+// Kind is what a blob belongs to: the first segment of its key.
+type Kind string
+
+// The kinds.
+const (
+	KindArtifact Kind = "artifacts"
+	KindLog      Kind = "logs"
+	KindInput    Kind = "inputs"
+)
+
+// NewKey makes a key that no other call makes.
+func NewKey(kind Kind) Key { return Key(string(kind) + "/" + uuid.NewString()) }
+
+// Made reports whether NewKey makes such keys. What else lies where the blobs do
+// is somebody else's: of another program in the bucket, or of an installation
+// whose prefix begins with this one's.
+func (k Key) Made() bool {
+	kind, id, _ := strings.Cut(string(k), "/")
+	switch Kind(kind) {
+	case KindArtifact, KindLog, KindInput:
+		return len(id) == 36 && uuid.Validate(id) == nil // as NewKey spells it
+	}
+	return false
+}
 
 // Valid is nil or berth.ErrInvalid.
 func (k Key) Valid() error {

@@ -303,7 +303,7 @@ func (s *S3) Tidy(ctx context.Context, olderThan time.Time) error {
 		} else if err != nil {
 			return err
 		}
-		if !u.Initiated.Before(olderThan) {
+		if !u.Initiated.Before(olderThan) || !Key(strings.TrimPrefix(u.Key, s.prefix)).Made() {
 			continue
 		}
 		if err := s3Error(ctx, "remove a broken-off blob", s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)); err != nil && !errors.Is(err, berth.ErrNotFound) {

@@ -34,9 +34,6 @@ import (
 // deleteWithin bounds the deletion of one blob that is not used.
 const deleteWithin = 5 * time.Second
 
-// kind is where the parts are in the blob store.
-const kind = "inputs"
-
 // Service is what the routes and the leasekeeper call. Its methods may be called
 // by several goroutines.
 type Service struct {
@@ -146,7 +143,7 @@ func (s *Service) Append(ctx context.Context, actor berth.Actor, digest string, 
 
 // receive streams r into a fresh blob, the part's.
 func (s *Service) receive(ctx context.Context, p *store.AppendInputParams, r io.Reader, limit int64) error {
-	key := blob.NewKey(kind)
+	key := blob.NewKey(blob.KindInput)
 	size, _, err := s.blobs.Put(ctx, key, r, limit)
 	if err != nil {
 		return err

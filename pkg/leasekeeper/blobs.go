@@ -2,7 +2,6 @@ package leasekeeper
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -91,10 +90,11 @@ func (k *BlobKeeper) InputsOnce(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// BlobsOnce walks the whole blob store and deletes what is older than
-// OrphansAfter and referred to by nothing: the bytes of uploads whose record was
-// refused or lost on its way. One that cannot be deleted is left to the next
-// sweep and does not keep it from the others; the first such error is returned.
+// BlobsOnce walks the whole blob store and deletes those of Berth's own blobs
+// (blob.Key.Made) that are older than OrphansAfter and referred to by nothing: the
+// bytes of uploads whose record was refused or lost on its way. One that cannot be
+// deleted is left to the next sweep and does not keep it from the others; the
+// first such error is returned.
 func (k *BlobKeeper) BlobsOnce(ctx context.Context) error {
 	before := time.Now().Add(-k.c.OrphansAfter)
 	if err := k.c.Blobs.Tidy(ctx, before); err != nil {
@@ -113,7 +113,9 @@ func (k *BlobKeeper) BlobsOnce(ctx context.Context) error {
 		}
 		for _, o := range orphans {
 			if err := k.c.Blobs.Delete(ctx, o.Key); err != nil {
-				first = errors.Join(first, fmt.Errorf("delete an orphan: %w", err))
+				if first == nil {
+					first = fmt.Errorf("delete an orphan: %w", err)
+				}
 				if ctx.Err() != nil {
 					return first
 				}
@@ -138,7 +140,7 @@ func (k *BlobKeeper) orphans(ctx context.Context, page []blob.Info, before time.
 	old := map[string]blob.Info{}
 	var keys []string
 	for _, b := range page {
-		if b.ModTime.Before(before) {
+		if b.Key.Made() && b.ModTime.Before(before) {
 			old[string(b.Key)] = b
 			keys = append(keys, string(b.Key))
 		}

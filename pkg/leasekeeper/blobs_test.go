@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -162,6 +163,35 @@ func TestYoungOrphansAndInputsInUseAreLeft(t *testing.T) {
 		clock.Advance(time.Second)
 		if err := k.InputsOnce(t.Context()); err != nil || blobsIn(t, blobs) != 1 {
 			t.Errorf("expired: %v, %d blobs", err, blobsIn(t, blobs))
+		}
+	})
+}
+
+// A bucket may hold other things, and a prefix may begin like another
+// installation's: the sweep deletes nothing that Berth would not have named so.
+func TestTheOrphanSweepLeavesWhatIsNotItsOwn(t *testing.T) {
+	onBlobs(t, func(t *testing.T, db enginetest.DB, blobs blob.Store) {
+		own := blob.NewKey(blob.KindInput)
+		foreign := []blob.Key{
+			"backup.tar", "backups/monday.tar", "artifacts/readme", "photos" + own[len(blob.KindInput):], "staging/" + own, own + "/1",
+			blob.Key(blob.KindInput) + "/" + blob.Key(strings.ReplaceAll(string(own[len(blob.KindInput)+1:]), "-", "")),
+		}
+		for _, key := range append(foreign, own) {
+			if _, _, err := blobs.Put(t.Context(), key, strings.NewReader("x"), 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+		k := leasekeeper.NewBlobKeeper(leasekeeper.BlobConfig{Store: db.Open(t, store.Options{}), Blobs: blobs, OrphansAfter: time.Nanosecond})
+		deadline := time.Now().Add(20 * time.Second) // an object store tells whole seconds
+		for gone := false; !gone && time.Now().Before(deadline); {
+			if err := k.BlobsOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := blobs.Get(t.Context(), own)
+			gone = errors.Is(err, berth.ErrNotFound)
+		}
+		if n := blobsIn(t, blobs); n != len(foreign) {
+			t.Errorf("%d blobs are left, want the %d that are not the sweep's", n, len(foreign))
 		}
 	})
 }
