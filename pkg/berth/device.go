@@ -100,6 +100,24 @@ func CheckNote(note string) error {
 	return f.Err()
 }
 
+// CheckMove judges whether a device may be given to another host. An unclean one
+// may not: what may still touch it is the old host's work, of which the new one's
+// agent can prove nothing.
+func CheckMove(d Device) error {
+	message := ""
+	switch {
+	case !d.HardwareUnique:
+		return Invalid("device", "its hardware id is only unique on its own host", "enrol the other host and let its agent report its devices")
+	case d.Occupancy == OccupancyHeld:
+		message = "cordon it and wait for its attempt's end, or force-release it"
+	case d.Occupancy == OccupancyUnclean:
+		message = "its host's agent may still be at work on it; once you know that nothing is, say so (berth device clean) and move it then"
+	default:
+		return nil
+	}
+	return &WrongStateError{Thing: "device", State: string(d.Occupancy), Message: message}
+}
+
 func checkNote(note string, f *Faults) {
 	if len(note) > MaxNameLen || !plain(note) {
 		f.Add("note", "the note is too long or has control characters", fmt.Sprintf("use at most %d printable bytes", MaxNameLen))

@@ -48,8 +48,9 @@ type Operators interface {
 	ForceRelease(ctx context.Context, p ForceReleaseParams) (berth.Device, []berth.Transition, error)
 
 	// MoveDevice gives a device to another host (whose agent reported the same
-	// unique hardware id: a conflict, or will), with its pool. It must be free:
-	// berth.ErrWrongState. It is absent until that host's agent syncs. An unknown
+	// unique hardware id: a conflict, or will), with its pool. It must be free, and
+	// clean: berth.ErrWrongState; where it is on that host already, nothing is done.
+	// It is absent until that host's agent syncs. An unknown
 	// or revoked host is berth.ErrNotFound; a device whose hardware id is not
 	// unique by itself is berth.ErrInvalid; a host that had a device of that name
 	// as one of its own is berth.ErrExists.

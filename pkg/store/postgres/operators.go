@@ -259,13 +259,8 @@ func (t *tx) judgeMove(d berth.Device, to berth.HostID) (berth.PoolID, error) {
 		return "", err
 	}
 	h, err := t.host(to)
-	switch {
-	case err != nil:
-		return "", err
-	case !d.HardwareUnique:
-		return "", berth.Invalid("device", "its hardware id is only unique on its own host", "enrol the other host and let its agent report its devices")
-	case d.Attempt != "":
-		return "", &berth.WrongStateError{Thing: "device", State: string(berth.OccupancyHeld), Message: "cordon it and wait for its attempt's end, or force-release it"}
+	if err != nil || d.Host == to {
+		return h.pool, err
 	}
-	return h.pool, nil
+	return h.pool, berth.CheckMove(d)
 }

@@ -199,15 +199,11 @@ func endByOperator(t *tx, actor berth.Actor, attempts []attempt, reason string) 
 func (s *Store) MoveDevice(ctx context.Context, actor berth.Actor, id berth.DeviceID, to berth.HostID) (berth.Device, error) {
 	return s.act(ctx, "MoveDevice", id, func(t *tx, d berth.Device) (bool, error) {
 		h, err := loadHostRow(t, to)
-		switch {
-		case err != nil:
+		if err != nil || d.Host == to {
 			return false, err
-		case !d.HardwareUnique:
-			return false, berth.Invalid("device", "its hardware id is only unique on its own host", "enrol the other host and let its agent report its devices")
-		case d.Attempt != "":
-			return false, &berth.WrongStateError{Thing: "device", State: string(berth.OccupancyHeld), Message: "cordon it and wait for its attempt's end, or force-release it"}
-		case d.Host == to:
-			return false, nil
+		}
+		if err := berth.CheckMove(d); err != nil {
+			return false, err
 		}
 		err = t.execOne("UPDATE devices SET host_id = ?2, pool_id = ?3, present = 0, conflict_host_id = NULL, updated_at = ?4 WHERE id = ?1",
 			id, to, h.pool, micros(t.now))

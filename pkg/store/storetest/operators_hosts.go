@@ -173,10 +173,14 @@ func operatorMove(w *world) {
 	if d, err := move(a.id); err != nil || d.Host != a.id || d.ConflictHost != b.id || w.acted(berth.AuditDeviceMoved, "device", string(id)) != 0 {
 		w.t.Errorf("move to where it is: %+v, %v", d, err)
 	}
+	// The new host's agent could not know what of the old one's work is alive.
+	_, err = move(b.id)
+	w.fails("move an unclean device", err, berth.ErrWrongState)
+	w.must("clean", err2(w.Store.MarkDeviceClean(bg(), w.operator, id)))
 	w.Clock.Advance(time.Second)
 	for range 2 {
 		d, err := move(b.id)
-		if err != nil || d.Host != b.id || d.HostName != "h2" || d.Pool != other.ID || d.PoolName != "other" || d.Present || d.ConflictHost != "" || !d.Unclean {
+		if err != nil || d.Host != b.id || d.HostName != "h2" || d.Pool != other.ID || d.PoolName != "other" || d.Present || d.ConflictHost != "" {
 			w.t.Fatalf("moved: %+v, %v", d, err)
 		}
 	}
@@ -204,6 +208,9 @@ func operatorMove(w *world) {
 		w.t.Errorf("I10: fence %d after %d", next.Fence, as.Fence)
 	} else {
 		b.start(next)
+		if d, err := move(b.id); err != nil || d.Host != b.id {
+			w.t.Errorf("a repeat of the move, whose answer was lost: %+v, %v", d, err)
+		}
 		b.completed(next, berth.OutcomeSucceeded)
 	}
 	// From a revoked host, too; to one, never.
