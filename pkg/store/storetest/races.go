@@ -111,7 +111,7 @@ func runRace(w *world, s store.Store, hk *hook, r race, swapped bool, at int) (t
 }
 
 func races() []race {
-	return slices.Concat(agentRaces(), cancelRaces(), otherRaces(), operatorRaces(), inputRaces(), fleetRaces())
+	return slices.Concat(agentRaces(), manyRaces(), cancelRaces(), otherRaces(), operatorRaces(), inputRaces(), fleetRaces())
 }
 
 // expired moves the clock to where the keeper ends running work.

@@ -26,6 +26,7 @@ func Run(t *testing.T, h Harness) {
 		{"Start", startChecks()},
 		{"Renew", renewChecks()},
 		{"Complete", completeChecks()},
+		{"Many", manyChecks()},
 		{"Release", releaseChecks()},
 		{"Upload", uploadChecks()},
 		{"Input", inputChecks()},
