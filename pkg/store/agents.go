@@ -78,10 +78,13 @@ type Agents interface {
 	CompleteAttempts(ctx context.Context, p CompleteParams) ([]CompleteAnswer, []berth.Transition, error)
 
 	// CompleteMany does the completions of several calls, of any hosts, in one
-	// transaction, ordered by attempt; each call has its own answer or error
-	// (stale epoch, unknown host). The error is of them all: none was done.
+	// transaction, its locks ordered by attempt; each call has its own answer or
+	// error (stale epoch, unknown host, bad input), and one that errs does nothing.
+	// An attempt in two calls is ended by the first that may; the other is a
+	// repeat. The error is of them all: none was done.
 	CompleteMany(ctx context.Context, calls []CompleteParams) ([]CompleteManyAnswer, error)
-	// RenewMany likewise.
+	// RenewMany does the renewals of several calls likewise. Of one attempt's
+	// progress and notes the later ones stay.
 	RenewMany(ctx context.Context, calls []RenewParams) ([]RenewManyAnswer, error)
 
 	// ReleaseAttempts hands unstarted attempts back; the task is queued again or,
