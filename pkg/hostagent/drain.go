@@ -144,9 +144,9 @@ func (a *Agent) beat(ctx context.Context) error {
 	}
 	directives := a.version >= 2
 	a.mu.Unlock()
-	if directives {
-		a.setDrain(drainAsked, res.Drain)
-	}
+	// A server that was put back to version 1 ends no drain that a newer one
+	// asked for.
+	a.setDrain(drainAsked, directives && res.Drain)
 	if req.Draining {
 		a.handBackAssigned(ctx)
 	}

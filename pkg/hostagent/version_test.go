@@ -66,6 +66,25 @@ func TestAgainstAServerOfVersion1(t *testing.T) {
 	}
 }
 
+// A server that is put back to version 1 while a drain is asked for tells nobody
+// of its end: the agent does not drain on for ever.
+func TestADrainEndsWithTheVersionThatKnowsIt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.agent(1)
+	drain := func(on bool) {
+		_, _, err := w.store.DrainHost(t.Context(), berth.Daemon(berth.ActorSystem, "test"), w.last.id.HostID, on)
+		must(t, err)
+	}
+	drain(true)
+	await(t, "the agent drains", func() bool { return w.host().Draining })
+	w.offer(1)
+	w.last.askSync()
+	await(t, "version 1 is spoken", func() bool { return w.host().Protocol == 1 })
+	drain(false)
+	w.awaitState(w.submit("true"), berth.StateSucceeded)
+}
+
 // A server that shares no version, and one that chooses one that was not
 // offered, end the agent with the remedy.
 func TestNoCommonVersionSaysWhatToDo(t *testing.T) {
