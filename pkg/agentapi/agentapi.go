@@ -53,6 +53,8 @@ type Config struct {
 // API serves /agent/v1.
 type API struct {
 	Config
+	completions *group[store.CompleteParams, store.CompleteManyAnswer]
+	renewals    *group[store.RenewParams, store.RenewManyAnswer]
 }
 
 // New makes the API. A configuration that cannot work is an error that names
@@ -76,7 +78,7 @@ func New(c Config) (*API, error) {
 	if c.PollEvery <= 0 {
 		c.PollEvery = time.Second
 	}
-	return &API{Config: c}, nil
+	return &API{Config: c, completions: newCompletions(c.Store), renewals: newRenewals(c.Store)}, nil
 }
 
 // prefix of all routes.

@@ -70,9 +70,12 @@ func (a *API) renew(c echo.Context) error {
 	if err := f.Err(); err != nil {
 		return err
 	}
-	answers, transitions, err := a.Store.RenewAttempts(c.Request().Context(), p)
-	a.log(transitions)
-	return answerLeases(c, answers, err)
+	done, err := a.renewals.do(c.Request().Context(), p)
+	if err == nil {
+		err = done.Err
+	}
+	a.log(done.Transitions)
+	return answerLeases(c, done.Answers, err)
 }
 
 // release hands unstarted attempts back.
@@ -142,13 +145,16 @@ func (a *API) complete(c echo.Context) error {
 	if err := f.Err(); err != nil {
 		return err
 	}
-	answers, transitions, err := a.Store.CompleteAttempts(c.Request().Context(), p)
-	a.log(transitions)
+	done, err := a.completions.do(c.Request().Context(), p)
+	if err == nil {
+		err = done.Err
+	}
+	a.log(done.Transitions)
 	if err != nil {
 		return err
 	}
-	res := protocol.CompleteResponse{Items: make([]protocol.CompleteAnswer, len(answers))}
-	for i, x := range answers {
+	res := protocol.CompleteResponse{Items: make([]protocol.CompleteAnswer, len(done.Answers))}
+	for i, x := range done.Answers {
 		res.Items[i] = protocol.CompleteAnswer{
 			Attempt: x.Attempt, Status: string(x.Status), Outcome: x.Outcome,
 			MissingArtifacts: x.MissingArtifacts, LogNext: x.LogNext,

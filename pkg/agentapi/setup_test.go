@@ -71,6 +71,7 @@ type world struct {
 	store store.Store
 	blobs string
 	drain *httpserver.Drain
+	api   *agentapi.API
 	ident *identity.Service
 	log   *lockedBuffer
 	http  *http.Client
@@ -149,6 +150,7 @@ func (w *world) serve(options ...option) {
 	must(t, err)
 	e := httpserver.New(httpserver.Options{Logger: logger, Kinds: api.Kinds()})
 	must(t, api.Register(e))
+	w.api = api
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	w.url = "http://" + ln.Addr().String()

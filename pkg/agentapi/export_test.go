@@ -1,0 +1,17 @@
+package agentapi
+
+// Grouping is how many completions and renewals wait for a writer, and how many
+// writers there are.
+func (a *API) Grouping() (waiting, writers int) {
+	for _, at := range []func() (int, int){a.completions.state, a.renewals.state} {
+		n, m := at()
+		waiting, writers = waiting+n, writers+m
+	}
+	return waiting, writers
+}
+
+func (g *group[P, R]) state() (waiting, writers int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.waiting), g.writers
+}
