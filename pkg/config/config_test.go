@@ -81,6 +81,34 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	}
 }
 
+// A keeper that sweeps more rarely than agents fence themselves would grant an
+// amnesty to one dead host.
+func TestTheSweepFitsTheLeases(t *testing.T) {
+	for _, tc := range []struct {
+		environ []string
+		ok      bool
+	}{
+		{nil, true},
+		{[]string{"BERTH_LOOP_REAP_INTERVAL=22s"}, true},
+		{[]string{"BERTH_LOOP_REAP_INTERVAL=23s"}, false},
+		{[]string{"BERTH_LOOP_REAP_INTERVAL=1m", "BERTH_LOOP_REAP_DISABLED=true"}, true},
+		{[]string{"BERTH_LEASE_TTL=12s", "BERTH_RENEW_EVERY=2s", "BERTH_FENCE_MARGIN=3s", "BERTH_KILL_MARGIN=1s"}, false}, // the default sweep
+		{[]string{"BERTH_LEASE_TTL=12s", "BERTH_RENEW_EVERY=2s", "BERTH_FENCE_MARGIN=3s", "BERTH_KILL_MARGIN=1s", "BERTH_LOOP_REAP_INTERVAL=2s"}, true},
+	} {
+		environ := append(tc.environ, "BERTH_DATABASE_URL=postgres://h/d", "BERTH_BLOB_DIR=/b", "BERTH_MASTER_KEY=00ff")
+		_, keeper := LoadLeasekeeper(nil, environ, io.Discard)
+		_, worker := LoadAPI([]string{"--workers", "leasekeeper"}, environ, io.Discard)
+		for _, err := range []error{keeper, worker} {
+			if (err == nil) != tc.ok || err != nil && !strings.Contains(err.Error(), "BERTH_LOOP_REAP_INTERVAL") {
+				t.Errorf("%v: %v", tc.environ, err)
+			}
+		}
+		if _, err := LoadAPI(nil, environ, io.Discard); err != nil {
+			t.Errorf("%v, without a keeper: %v", tc.environ, err)
+		}
+	}
+}
+
 func TestASecretIsGivenOnce(t *testing.T) {
 	_, err := LoadLeasekeeper(nil, []string{"BERTH_DATABASE_URL=b.db", "BERTH_DATABASE_URL_FILE=/x"}, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "BERTH_DATABASE_URL_FILE") {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/leasekeeper"
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
@@ -51,6 +52,20 @@ func (l KeeperLoops) validate(f *berth.Faults) {
 	l.LostTasks.validate(prefixLostTasks, f)
 }
 
+// validateReap holds the sweep against the leases: one that may come later than
+// BlindAfter would take every silence of agents for an outage (an amnesty), and
+// never a silent host for one.
+func (l KeeperLoops) validateReap(t berth.Timings, f *berth.Faults) {
+	every := l.Reap.Interval
+	if every == 0 {
+		every = leasekeeper.DefaultReapInterval
+	}
+	if t.Validate() == nil && !l.Reap.Disabled && 2*every > t.BlindAfter() {
+		f.Add(prefixReap+"_INTERVAL", fmt.Sprintf("%v is too long for these leases", every),
+			fmt.Sprintf("use at most %v, half of BERTH_LEASE_TTL less BERTH_FENCE_MARGIN", t.BlindAfter()/2))
+	}
+}
+
 // Scheduler configures cmd/scheduler.
 type Scheduler struct {
 	Common
@@ -90,6 +105,7 @@ func LoadLeasekeeper(args, environ []string, usage io.Writer) (Leasekeeper, erro
 	}
 	c.normalise(DefaultLeasekeeperAdmin, environ, &f)
 	c.Loops.validate(&f)
+	c.Loops.validateReap(c.Timings.Berth(), &f)
 	c.Blobs.validate(&f)
 	c.BlobLoops.validate(&f)
 	return c, f.Err()
@@ -173,6 +189,9 @@ func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
 	c.normalise(DefaultAPIAdmin, environ, f)
 	c.Scheduler.validate(f)
 	c.Keeper.validate(f)
+	if c.Has(WorkerLeasekeeper) {
+		c.Keeper.validateReap(c.Timings.Berth(), f)
+	}
 	if c.Listen == "" {
 		c.Listen = DefaultListen
 	}
