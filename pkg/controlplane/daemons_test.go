@@ -254,11 +254,12 @@ func TestReadinessOfRealProcesses(t *testing.T) {
 			}
 			env := []string{
 				"BERTH_DATABASE_URL_FILE=" + urlFile, "BERTH_LOOP_PLACE_INTERVAL=50ms", "BERTH_LOOP_PROMOTE_INTERVAL=50ms", "BERTH_LOOP_GIVE_UP_INTERVAL=50ms",
-				"BERTH_LOOP_REAP_INTERVAL=50ms", "BERTH_LOOP_SILENT_HOSTS_INTERVAL=50ms",
+				"BERTH_LOOP_REAP_INTERVAL=50ms", "BERTH_LOOP_SILENT_HOSTS_INTERVAL=50ms", "BERTH_LOOP_LOST_TASKS_INTERVAL=50ms",
 			}
 			if name == "api" {
 				env = append(env, "BERTH_LISTEN=127.0.0.1:0", "BERTH_MASTER_KEY_FILE="+keys+"/key", "BERTH_ADMIN_PASSWORD_FILE="+keys+"/password",
-					"BERTH_BLOB_DIR="+filepath.Join(t.TempDir(), "blobs"), "BERTH_WORKERS=scheduler,leasekeeper")
+					"BERTH_BLOB_DIR="+filepath.Join(t.TempDir(), "blobs"), "BERTH_WORKERS=scheduler,leasekeeper",
+					"BERTH_LOOP_INPUTS_INTERVAL=50ms", "BERTH_LOOP_BLOBS_INTERVAL=50ms")
 			}
 			p := start(t, name, env...)
 			walkThroughStates(t, name, p, db)
