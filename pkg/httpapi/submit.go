@@ -90,11 +90,14 @@ func (in submission) fault(err error) error {
 }
 
 func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult, error) {
-	tasks, err := s.judge(ctx, in)
+	digest, err := canonicalDigest(in.body)
 	if err != nil {
 		return store.SubmitResult{}, err
 	}
-	digest, err := canonicalDigest(in.body)
+	tasks, err := s.judge(ctx, in)
+	if errors.Is(err, berth.ErrInvalid) && in.key != "" {
+		return s.submittedBefore(ctx, store.Once{Key: in.key, BodyDigest: digest}, err)
+	}
 	if err != nil {
 		return store.SubmitResult{}, err
 	}
@@ -107,6 +110,17 @@ func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult,
 	}
 	logging.Transitions(s.cfg.Logger, result.Transitions)
 	return result, nil
+}
+
+// submittedBefore answers a repeat of a submit that was accepted, though it is
+// refused today: its plugin was disabled, or a newer version asks for more. The
+// refusal is fault.
+func (s *Server) submittedBefore(ctx context.Context, o store.Once, fault error) (store.SubmitResult, error) {
+	tasks, err := s.cfg.Store.SubmittedTasks(ctx, actorOf(ctx).Principal, o)
+	if errors.Is(err, berth.ErrNotFound) {
+		err = fault
+	}
+	return store.SubmitResult{Tasks: tasks, Replayed: err == nil}, err
 }
 
 // judge makes the domain's tasks of the specs, or names every fault of every

@@ -124,6 +124,25 @@ func TestTheSameIdempotencyKeyGivesTheSameTask(t *testing.T) {
 		if id(theirs) == id(first) {
 			t.Errorf("another principal's key gave this one's task")
 		}
+		// What was accepted stays so, also where the same is refused today.
+		s.User("boss", berth.RoleAdmin)
+		if a := send(t, s, "POST", "/api/v1/plugins/work/1.2.0/disable", s.Token("boss"), ""); a.StatusCode != http.StatusOK {
+			t.Fatalf("disable: %d %s", a.StatusCode, a.body)
+		}
+		late := send(t, s, "POST", "/api/v1/tasks", token, `{"plugin":"work","payload":{"do":"x","times":1}}`, key...)
+		if id(late) != id(first) || late.Header.Get("Berth-Replayed") != "true" {
+			t.Errorf("after the plugin was disabled: %d %s", late.StatusCode, late.body)
+		}
+		for what, c := range map[string]struct{ by, body, key, code string }{
+			"another body":      {token, `{"plugin":"work","payload":{"do":"y"}}`, "k-1", "idempotency_mismatch"},
+			"another key":       {token, `{"plugin":"work","payload":{"do":"x","times":1}}`, "k-2", "invalid"},
+			"another principal": {s.Token("boss"), `{"plugin":"work","payload":{"do":"x","times":1}}`, "k-1", "invalid"},
+		} {
+			a := send(t, s, "POST", "/api/v1/tasks", c.by, c.body, "Idempotency-Key", c.key)
+			if p := a.problem(t); a.StatusCode != 422 || p.Code != c.code {
+				t.Errorf("%s, while the plugin is disabled: %d %s", what, a.StatusCode, a.body)
+			}
+		}
 	})
 }
 

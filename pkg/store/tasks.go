@@ -22,6 +22,13 @@ type Tasks interface {
 	// tasks[i].inputs[j].digest; scope says what it may use.
 	SubmitTasks(ctx context.Context, p SubmitParams) (SubmitResult, error)
 
+	// SubmittedTasks returns what SubmitTasks stored under a principal's key, as a
+	// repeat would: the tasks in the order of the submit, as they are now. Nothing
+	// under the key is berth.ErrNotFound, another digest
+	// berth.ErrIdempotencyMismatch. It is for a repeat that would be refused today,
+	// because its plugin was disabled meanwhile.
+	SubmittedTasks(ctx context.Context, principal berth.Principal, o Once) ([]berth.Task, error)
+
 	// GetTask returns the task with its derived state, or berth.ErrNotFound
 	// when it does not exist or scope does not see it.
 	GetTask(ctx context.Context, scope berth.Scope, id berth.TaskID) (berth.Task, error)

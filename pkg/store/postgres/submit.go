@@ -39,10 +39,30 @@ func (t *tx) replay(p store.SubmitParams) (tasks []berth.Task, replayed bool, er
 	if err != nil || !replayed {
 		return nil, false, err
 	}
-	tasks, err = collect(t, scanTask, taskSelect(true)+`
+	tasks, err = t.tasksInOrder(ids)
+	return tasks, true, err
+}
+
+func (t *tx) tasksInOrder(ids []string) ([]berth.Task, error) {
+	return collect(t, scanTask, taskSelect(true)+`
 FROM unnest($1::uuid[]) WITH ORDINALITY AS i (id, n) JOIN tasks t ON t.id = i.id`+taskJoins+` ORDER BY i.n`,
 		mapped(ids, uid[string]))
-	return tasks, true, err
+}
+
+// SubmittedTasks is documented at store.Tasks.
+func (s *Store) SubmittedTasks(ctx context.Context, principal berth.Principal, o store.Once) (tasks []berth.Task, err error) {
+	err = s.read(ctx, "SubmittedTasks", func(t *tx) error {
+		ids, ok, err := t.storedUnder(principal, o)
+		if err == nil && !ok {
+			err = fmt.Errorf("idempotency key: %w", berth.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		tasks, err = t.tasksInOrder(ids)
+		return err
+	})
+	return only(tasks, err)
 }
 
 // once takes the idempotency key for what the ids name, or finds what was stored
@@ -59,6 +79,16 @@ VALUES ($1, $2, $3, $4, $5, berth_now()) ON CONFLICT DO NOTHING`,
 	if err != nil || n == 1 {
 		return nil, false, err
 	}
+	stored, replayed, err = t.storedUnder(actor.Principal, o)
+	if err == nil && !replayed {
+		err = errStartOver // retention removed it meanwhile
+	}
+	return stored, replayed, err
+}
+
+// storedUnder is what was stored under an idempotency key; ok is false when that
+// is nothing.
+func (t *tx) storedUnder(principal berth.Principal, o store.Once) (stored []string, ok bool, err error) {
 	type kept struct {
 		digest []byte
 		ids    []string
@@ -66,12 +96,10 @@ VALUES ($1, $2, $3, $4, $5, berth_now()) ON CONFLICT DO NOTHING`,
 	old, ok, err := first(t, func(row pgx.CollectableRow) (r kept, err error) {
 		return r, row.Scan(&r.digest, &r.ids)
 	}, `SELECT body_digest, task_ids::text[] FROM idempotency_keys WHERE principal_kind = $1 AND principal_id = $2 AND key = $3`,
-		string(actor.Kind), actor.ID, o.Key)
+		string(principal.Kind), principal.ID, o.Key)
 	switch {
-	case err != nil:
+	case err != nil || !ok:
 		return nil, false, err
-	case !ok:
-		return nil, false, errStartOver // retention removed it meanwhile
 	case !bytes.Equal(old.digest, o.BodyDigest[:]) || len(old.ids) == 0:
 		return nil, false, berth.ErrIdempotencyMismatch
 	}

@@ -46,6 +46,25 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 	return res, nil
 }
 
+// SubmittedTasks implements store.Tasks.
+func (s *Store) SubmittedTasks(ctx context.Context, principal berth.Principal, o store.Once) (tasks []berth.Task, err error) {
+	err = s.read(ctx, "SubmittedTasks", func(t *tx) error {
+		ids, ok, err := storedUnder[berth.TaskID](t, principal, o)
+		if err == nil && !ok {
+			err = fmt.Errorf("idempotency key: %w", berth.ErrNotFound)
+		}
+		if err != nil {
+			return err
+		}
+		tasks, err = loadTasks(t, ids)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return tasks, nil
+}
+
 // once takes the idempotency key for what the ids name, or finds what was
 // stored under it. Writers are serial, so a key that is not there now is there
 // never before this transaction ends. Without a key there is nothing to do.
@@ -53,6 +72,17 @@ func once[ID ~string](t *tx, actor berth.Actor, o store.Once, ids []ID) (stored 
 	if o.Key == "" {
 		return nil, false, nil
 	}
+	stored, replayed, err = storedUnder[ID](t, actor.Principal, o)
+	if err != nil || replayed {
+		return stored, replayed, err
+	}
+	return nil, false, t.execOne(`INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, actor.Kind, actor.ID, o.Key, o.BodyDigest[:], list(ids), micros(t.now))
+}
+
+// storedUnder is what was stored under an idempotency key; ok is false when that
+// is nothing.
+func storedUnder[ID ~string](t *tx, principal berth.Principal, o store.Once) (stored []ID, ok bool, err error) {
 	type kept struct {
 		digest []byte
 		ids    []ID
@@ -60,15 +90,11 @@ func once[ID ~string](t *tx, actor berth.Actor, o store.Once, ids []ID) (stored 
 	k, ok, err := queryOne(t, func(r row) (k kept, err error) {
 		return k, r.Scan(&k.digest, fromJSON(&k.ids))
 	}, "SELECT body_digest, task_ids FROM idempotency_keys WHERE principal_kind = ?1 AND principal_id = ?2 AND key = ?3",
-		actor.Kind, actor.ID, o.Key)
-	if err != nil {
+		principal.Kind, principal.ID, o.Key)
+	switch {
+	case err != nil || !ok:
 		return nil, false, err
-	}
-	if !ok {
-		return nil, false, t.execOne(`INSERT INTO idempotency_keys (principal_kind, principal_id, key, body_digest, task_ids, created_at)
-			VALUES (?1, ?2, ?3, ?4, ?5, ?6)`, actor.Kind, actor.ID, o.Key, o.BodyDigest[:], list(ids), micros(t.now))
-	}
-	if !bytes.Equal(k.digest, o.BodyDigest[:]) || len(k.ids) == 0 {
+	case !bytes.Equal(k.digest, o.BodyDigest[:]) || len(k.ids) == 0:
 		return nil, false, berth.ErrIdempotencyMismatch
 	}
 	return k.ids, true, nil

@@ -216,6 +216,27 @@ func submitRepeat(w *world) {
 	if n := len(w.audit("", "")); n != rows {
 		w.t.Errorf("the repeat wrote %d audit rows", n-rows)
 	}
+	p := w.keyed("k", "body", w.user)
+	read, err := w.Store.SubmittedTasks(bg(), w.user.Principal, store.Once{Key: "k", BodyDigest: p.BodyDigest})
+	w.must("read what was submitted", err)
+	if d := diff(res.Tasks, read); d != "" {
+		w.t.Errorf("what is under the key is read otherwise:\n%s", d)
+	}
+	for what, c := range map[string]struct {
+		by   berth.Principal
+		once store.Once
+		want error
+	}{
+		"another body":      {w.user.Principal, store.Once{Key: "k"}, berth.ErrIdempotencyMismatch},
+		"another key":       {w.user.Principal, store.Once{Key: "l", BodyDigest: p.BodyDigest}, berth.ErrNotFound},
+		"another principal": {w.operator.Principal, store.Once{Key: "k", BodyDigest: p.BodyDigest}, berth.ErrNotFound},
+	} {
+		read, err := w.Store.SubmittedTasks(bg(), c.by, c.once)
+		w.fails(what, err, c.want)
+		if len(read) != 0 {
+			w.t.Errorf("%s: %d tasks", what, len(read))
+		}
+	}
 }
 
 func submitMismatch(w *world) {
