@@ -221,6 +221,28 @@ func TestOnlyTheNewestAgentOfAHostIsHeard(t *testing.T) {
 	})
 }
 
+func TestTheHighestCountersLeaveRoomAboveThem(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		a := w.newAgent("lab-1")
+		req := syncRequest(1)
+		req.JournalEpoch, req.Devices[0].HighestFence = 1<<52, 1<<52
+		for range 3 { // each as a new process
+			var res protocol.SyncResponse
+			a.ok(&res, "POST", protocol.PathSync, req)
+			a.epoch, a.devices = res.Epoch, []berth.DeviceID{res.Devices[0].ID}
+			a.ok(nil, "POST", protocol.PathHeartbeat, protocol.HeartbeatRequest{})
+		}
+		_, as := a.running(`{"command":["true"]}`) // started: its fence is taken
+		a.complete(protocol.CompleteItem{Holder: holder(as), Outcome: berth.OutcomeSucceeded, DeviceClean: true})
+		req.Epoch = 1 << 52 // no process has that; the next one goes on
+		if res := a.call("POST", protocol.PathSync, req); res.status != 200 && res.problem.Code != "stale_epoch" {
+			t.Errorf("an epoch that nobody gave: %d %s", res.status, res.body)
+		}
+		a.sync(1)
+		a.ok(nil, "POST", protocol.PathHeartbeat, protocol.HeartbeatRequest{})
+	})
+}
+
 // faulty is a call that must be refused, with the path of the fault ("" for
 // one of the whole body).
 type faulty struct{ name, path, body, at string }

@@ -100,7 +100,7 @@ func (a *API) sync(c echo.Context) error {
 	if err := checkSync(req); err != nil {
 		return err
 	}
-	call.Epoch = req.Epoch
+	call.Epoch = reported(req.Epoch)
 	res, err := a.Store.SyncHost(c.Request().Context(), a.syncParams(call, version, req))
 	a.log(res.Transitions)
 	if err != nil {
@@ -141,7 +141,7 @@ func versions(vs []int) string {
 
 func (a *API) syncParams(call store.AgentCall, version int, req protocol.SyncRequest) store.SyncParams {
 	p := store.SyncParams{
-		AgentCall: call, Instance: req.Instance, JournalEpoch: req.JournalEpoch, AgentVersion: req.AgentVersion,
+		AgentCall: call, Instance: req.Instance, JournalEpoch: reported(req.JournalEpoch), AgentVersion: req.AgentVersion,
 		Protocol: version, Draining: req.Draining, ApprovePlugins: a.ApprovePlugins,
 	}
 	for _, plugin := range req.Plugins {
@@ -155,7 +155,7 @@ func (a *API) syncParams(call store.AgentCall, version int, req protocol.SyncReq
 		}
 		p.Devices = append(p.Devices, store.ReportedDevice{
 			ID: newID[berth.DeviceID](), Driver: d.Driver, HardwareID: d.HardwareID, HardwareUnique: d.HardwareUnique,
-			Name: d.Name, Labels: d.Labels, Health: d.Health, HighestFence: d.HighestFence, Clean: d.Clean,
+			Name: d.Name, Labels: d.Labels, Health: d.Health, HighestFence: reported(d.HighestFence), Clean: d.Clean,
 		})
 	}
 	for _, h := range req.Held {

@@ -21,10 +21,15 @@ import (
 // Bounds of what a call may hold.
 const (
 	maxItems = 100
-	// maxCounter bounds fences and epochs that agents report, so that the server
-	// can always go above them and JSON numbers stay exact.
+	// maxCounter bounds fences and epochs, so that JSON numbers stay exact.
 	maxCounter = 1 << 52
+	// maxReported bounds what the server goes above because an agent reported it:
+	// so much is left that no device and no host ever gets to maxCounter.
+	maxReported = 1 << 51
 )
+
+// reported is a fence or an epoch that the server is to go above.
+func reported[T ~int64](n T) T { return min(n, maxReported) }
 
 // pattern is a path of pkg/protocol as echo writes it.
 func pattern(path string) string {
