@@ -248,7 +248,7 @@ func states() []state {
 		{CodeAbsent, "%s not reported by the host's agent any more", "plug it in again, or retire it"},
 		{CodeOffline, "%s on a host that is offline", "start its Host Agent"},
 		{CodeDraining, "%s on a host that drains", "end the drain (berth host undrain), or wait for its agent to come back"},
-		{CodeRevoked, "%s on a host that was revoked", "enrol the host anew"},
+		{CodeRevoked, "%s on a host that was revoked", "enrol that machine again, under another name"},
 	}
 }
 
