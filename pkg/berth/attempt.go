@@ -93,6 +93,16 @@ const (
 	ReasonDeviceRetired   = "device_retired"
 	ReasonHostDraining    = "host_draining"
 	ReasonHostRevoked     = "host_revoked"
+	// ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining,
+	// ReasonInputs and ReasonJournal are an agent's, for attempts that it ended
+	// for want of a server, by its own end, before their start was known, while it
+	// drained, without their inputs, or because it could not write them down.
+	ReasonFenced          = "fenced"
+	ReasonAgentStopped    = "agent_stopped"
+	ReasonStartUnanswered = "start_unanswered"
+	ReasonDraining        = "draining"
+	ReasonInputs          = "input_unavailable"
+	ReasonJournal         = "journal_failed"
 	// ReasonFoundLost: the sweep found the task in no place.
 	ReasonFoundLost = "found_lost"
 	// ReasonFoundTwice: the sweep found a token beside the task's place.

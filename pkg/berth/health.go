@@ -41,7 +41,8 @@ type HealthSignal string
 const (
 	// SignalWorked: an attempt ended succeeded or failed: the device did its part.
 	SignalWorked HealthSignal = "worked"
-	// SignalInfraFailed: the agent ended an attempt as infra_failed.
+	// SignalInfraFailed: the agent ended an attempt as infra_failed, and not for a
+	// reason of its own or the server's.
 	SignalInfraFailed HealthSignal = "infra_failed"
 	// SignalProbeGood, SignalProbeSuspect and SignalProbeBroken are what the
 	// driver's probe said: HealthGood, HealthSuspect, HealthQuarantined.
@@ -65,8 +66,9 @@ func ProbeSignal(reported Health) HealthSignal {
 
 // SignalOf is what the end of an attempt says about its device: only what the
 // agent itself saw counts. A task that timed out, was cancelled or was lost says
-// nothing about the device.
-func SignalOf(outcome Outcome, by EndedBy, started bool) (HealthSignal, bool) {
+// nothing about the device, and neither does what the agent ended for reasons of
+// its own or the server's: else an outage that repeats would quarantine a fleet.
+func SignalOf(outcome Outcome, reason string, by EndedBy, started bool) (HealthSignal, bool) {
 	if by != EndedByAgent {
 		return "", false
 	}
@@ -74,9 +76,19 @@ func SignalOf(outcome Outcome, by EndedBy, started bool) (HealthSignal, bool) {
 	case OutcomeSucceeded, OutcomeFailed:
 		return SignalWorked, started
 	case OutcomeInfraFailed:
-		return SignalInfraFailed, true
+		return SignalInfraFailed, !ofTheAgent(reason)
 	}
 	return "", false
+}
+
+// ofTheAgent reports whether an agent ended an attempt for a reason that lies not
+// with the device.
+func ofTheAgent(reason string) bool {
+	switch reason {
+	case ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining, ReasonInputs, ReasonJournal:
+		return true
+	}
+	return false
 }
 
 // Next is the record after a signal at now.

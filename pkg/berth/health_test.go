@@ -199,10 +199,18 @@ func TestSignalOf(t *testing.T) {
 			for _, started := range []bool{false, true} {
 				want, ok := said[[2]any{outcome, started}]
 				ok = ok && by == berth.EndedByAgent
-				if got, said := berth.SignalOf(outcome, by, started); said != ok || ok && got != want {
+				if got, said := berth.SignalOf(outcome, string(outcome), by, started); said != ok || ok && got != want {
 					t.Errorf("%s by %s, started %v: %q, %v", outcome, by, started, got, said)
 				}
 			}
+		}
+	}
+	// An outage or a restart of the agent is no fault of its devices.
+	for _, reason := range []string{
+		berth.ReasonFenced, berth.ReasonAgentStopped, berth.ReasonStartUnanswered, berth.ReasonDraining, berth.ReasonInputs, berth.ReasonJournal,
+	} {
+		if got, said := berth.SignalOf(berth.OutcomeInfraFailed, reason, berth.EndedByAgent, true); said {
+			t.Errorf("infra_failed (%s): %q", reason, got)
 		}
 	}
 }

@@ -16,21 +16,22 @@ import (
 	"github.com/berth-dev/berth/pkg/runtime"
 )
 
-// Reasons that the agent itself gives to ended attempts.
+// Reasons that the agent itself gives to ended attempts. Those that say nothing
+// about the device are the server's words, too.
 const (
-	reasonFenced         = "fenced"            // no renewal succeeded in time
-	reasonNotAnswered    = "start_unanswered"  // it is not known whether it was started; nothing was done
-	reasonAgentStopped   = "agent_stopped"     // the agent was told to stop
-	reasonRefused        = "report_refused"    // the server did not take what the work reported
-	reasonDeviceUnknown  = "device_unknown"    // assigned to a device that this host does not have (any more)
-	reasonOlderFence     = "older_fence"       // assigned under a fence below one that was acted under
-	reasonDeviceRefused  = "device_refused"    // busy, unclean or gone on this host
-	reasonPluginMissing  = "plugin_missing"    // not provided here any more
-	reasonInvalidPayload = "invalid_payload"   // against the plugin's schema
-	reasonArtifactLost   = "artifact_refused"  // the server did not take an artifact
-	reasonDraining       = "draining"          // this host takes nothing more
-	reasonInputs         = "input_unavailable" // an input could not be fetched or does not fit; nothing was done
-	reasonJournal        = "journal_failed"    // the start could not be put on disk; nothing was done
+	reasonFenced         = berth.ReasonFenced          // no renewal succeeded in time
+	reasonNotAnswered    = berth.ReasonStartUnanswered // it is not known whether it was started; nothing was done
+	reasonAgentStopped   = berth.ReasonAgentStopped    // the agent was told to stop
+	reasonRefused        = "report_refused"            // the server did not take what the work reported
+	reasonDeviceUnknown  = "device_unknown"            // assigned to a device that this host does not have (any more)
+	reasonOlderFence     = "older_fence"               // assigned under a fence below one that was acted under
+	reasonDeviceRefused  = "device_refused"            // busy, unclean or gone on this host
+	reasonPluginMissing  = "plugin_missing"            // not provided here any more
+	reasonInvalidPayload = "invalid_payload"           // against the plugin's schema
+	reasonArtifactLost   = "artifact_refused"          // the server did not take an artifact
+	reasonDraining       = berth.ReasonDraining        // this host takes nothing more
+	reasonInputs         = berth.ReasonInputs          // an input could not be fetched or does not fit; nothing was done
+	reasonJournal        = berth.ReasonJournal         // the start could not be put on disk; nothing was done
 )
 
 // execute brings a held attempt to its end: it fetches the inputs, waits for the

@@ -30,7 +30,7 @@ func (t *tx) markDevices(now time.Time, ends []*end) error {
 		case e.proved && e.unclean:
 			proved = append(proved, e.device)
 		}
-		signal, ok := berth.SignalOf(e.outcome, e.by, e.state.Started())
+		signal, ok := berth.SignalOf(e.outcome, e.reason, e.by, e.state.Started())
 		if ok && !e.health.Next(signal, now).Same(e.health) {
 			signals[e.device] = signal
 			touched = append(touched, e.device)

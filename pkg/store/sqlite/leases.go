@@ -21,7 +21,7 @@ func freeLease(t *tx, actor berth.Actor, a attempt, e ending) error {
 	if err != nil {
 		return err
 	}
-	if signal, ok := berth.SignalOf(e.outcome, e.by, a.State.Started()); ok {
+	if signal, ok := berth.SignalOf(e.outcome, e.reason, e.by, a.State.Started()); ok {
 		changed, err := hear(t, actor, a.Host, map[berth.DeviceID]berth.HealthSignal{a.Device: signal})
 		if err != nil {
 			return err

@@ -145,6 +145,9 @@ func healthHearsay(w *world) {
 	a.completed(a.running(maxAttempts(1)), berth.OutcomeInfraFailed)
 	want := berth.HealthRecord{Health: berth.HealthGood, Failures: 1}
 	w.record(id, want)
+	// An outage is no fault of the device's.
+	a.completed(a.running(maxAttempts(1)), berth.OutcomeInfraFailed, func(it *store.CompleteItem) { it.Reason = berth.ReasonFenced })
+	w.record(id, want)
 	a.completed(a.running(maxAttempts(1)), berth.OutcomeTimedOut)
 	w.record(id, want)
 	cancelled := a.running()
