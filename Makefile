@@ -47,7 +47,7 @@ run: deps-cc ## Run Berth on this machine: SQLite, all workers, one host (ARGS='
 
 .PHONY: test
 test: deps-test vet bin/with-postgres bin/gotest ## Run all tests, on SQLite and on a real PostgreSQL
-	@bin/with-postgres bin/gotest -timeout 10m $(TESTFLAGS) $(PKG)
+	@bin/with-postgres bin/gotest -timeout 20m $(TESTFLAGS) $(PKG)
 
 .PHONY: race
 race: deps-test bin/with-postgres bin/gotest ## Run all tests under the race detector
