@@ -87,7 +87,7 @@ func (c *cli) onPool(verb, short string, act func(*client.Client, context.Contex
 			}
 			p, err := act(api, cmd.Context(), args[0])
 			if err != nil {
-				return err
+				return unnamed(err, fmt.Sprintf("pool %q", clip(printable(args[0]), 60)), "berth pool list shows them")
 			}
 			if c.json() {
 				return c.printJSON(p)
@@ -124,7 +124,7 @@ func newPluginGetCommand(c *cli) *cobra.Command {
 			}
 			p, err := api.GetPlugin(cmd.Context(), args[0])
 			if err != nil {
-				return err
+				return unnamed(err, fmt.Sprintf("plugin %q", clip(printable(args[0]), 60)), "berth plugin list shows them")
 			}
 			if c.json() {
 				return c.printJSON(p)
@@ -173,7 +173,7 @@ func (c *cli) onPlugin(verb, short string, act func(*client.Client, context.Cont
 			}
 			p, err := act(api, cmd.Context(), args[0], args[1])
 			if err != nil {
-				return err
+				return unnamed(err, fmt.Sprintf("plugin %q of version %q", clip(printable(args[0]), 60), clip(printable(args[1]), 60)), "berth plugin list shows them")
 			}
 			if c.json() {
 				return c.printJSON(p)

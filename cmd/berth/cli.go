@@ -63,6 +63,9 @@ func (c *cli) client() (*client.Client, error) {
 		return c.dial(url, client.StaticToken(strings.TrimSpace(token)))
 	}
 	if stored == nil {
+		if _, err := c.dial(url, client.StaticToken("")); err != nil {
+			return nil, err // nobody can log in there
+		}
 		return nil, &loginError{url: url}
 	}
 	c.session = url

@@ -285,16 +285,27 @@ func (c *cli) host(ctx context.Context, api *client.Client, arg string) (client.
 	if id := strings.ToLower(strings.TrimSpace(arg)); berth.ValidID(id) {
 		return api.GetHost(ctx, id)
 	}
+	all, err := allHosts(ctx, api)
+	if err != nil {
+		return client.Host{}, err
+	}
+	all = slices.DeleteFunc(all, func(h client.Host) bool { return h.Name != arg })
+	named := len(all)
+	all = slices.DeleteFunc(all, func(h client.Host) bool { return h.State == client.Revoked })
+	if named > 0 && len(all) == 0 {
+		return client.Host{}, &client.Problem{
+			Status: 404, Code: "not_found", Detail: fmt.Sprintf("host %q is revoked", clip(printable(arg), 60)), Remedy: "let it in anew: berth host enrol",
+		}
+	}
+	return only("host", arg, all, func(h client.Host) string { return h.ID })
+}
+
+func allHosts(ctx context.Context, api *client.Client) ([]client.Host, error) {
 	all, _, err := pages(0, func(size int, token string) ([]client.Host, string, error) {
 		l, err := api.ListHosts(ctx, client.ListHostsParams{PageSize: size, PageToken: token})
 		return l.Hosts, l.NextPageToken, err
 	})
-	if err != nil {
-		return client.Host{}, err
-	}
-	return only("host", arg, slices.DeleteFunc(all, func(h client.Host) bool {
-		return h.Name != arg || h.State == client.Revoked
-	}), func(h client.Host) string { return h.ID })
+	return all, err
 }
 
 // only is the one thing that a name means.

@@ -204,6 +204,18 @@ func (c *cli) explainProblem(p *client.Problem) {
 	}
 }
 
+// unnamed is err, in the words of the command where the server did not find what
+// it named.
+func unnamed(err error, thing, remedy string) error {
+	var p *client.Problem
+	if !errors.As(err, &p) || p.Status != http.StatusNotFound || p.Code != "not_found" {
+		return err
+	}
+	said := *p
+	said.Detail, said.Remedy = "there is no "+thing, remedy
+	return &said
+}
+
 func fault(f client.FieldError) string {
 	if f.Path == "" {
 		return f.Message

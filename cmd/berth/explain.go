@@ -68,9 +68,9 @@ func (c *cli) showLine(p client.Placement) {
 		ahead = "next of its kind"
 		switch {
 		case p.AheadMore:
-			ahead = fmt.Sprintf("more than %d of its kind go first", p.Ahead)
+			ahead = fmt.Sprintf("more than %d tasks of its kind before it", p.Ahead)
 		case p.Ahead > 0:
-			ahead = fmt.Sprintf("%d of its kind go first", p.Ahead)
+			ahead = plural(p.Ahead, "task") + " of its kind before it"
 		}
 	}
 	if ahead != "" || !p.DueAt.IsZero() || !p.GiveUpAt.IsZero() {

@@ -33,9 +33,17 @@ func newDeviceCommand(c *cli) *cobra.Command {
 			if c.json() {
 				return c.printJSON(client.DeviceList{Devices: devices, NextPageToken: next})
 			}
+			hosts, err := allHosts(cmd.Context(), api)
+			if err != nil {
+				return err
+			}
+			trouble := map[string]string{}
+			for _, h := range hosts {
+				trouble[h.ID] = hostTrouble(h)
+			}
 			rows := make([][]any, 0, len(devices))
 			for _, d := range devices {
-				rows = append(rows, []any{d.Name, deviceState(d), d.Pool, d.HostName, d.Driver, clip(labelText(d.Labels), 60), d.ID})
+				rows = append(rows, []any{d.Name, stateOn(deviceState(d), trouble[d.HostID]), d.Pool, d.HostName, d.Driver, clip(labelText(d.Labels), 60), d.ID})
 			}
 			c.printTable([]any{"name", "state", "pool", "host", "driver", "labels", "id"}, rows, "No devices. `berth host enrol` lets a host with devices in.")
 			c.more(next, len(devices))
@@ -136,6 +144,28 @@ func hostState(h client.Host) string {
 		return string(h.State) + ", draining"
 	}
 	return string(h.State)
+}
+
+// hostTrouble is why nothing is placed on a host, in two words; "" without.
+func hostTrouble(h client.Host) string {
+	switch {
+	case h.State != client.Online:
+		return "host " + string(h.State)
+	case h.Draining:
+		return "host draining"
+	}
+	return ""
+}
+
+// stateOn is a device's state with its host's trouble, which goes before "free".
+func stateOn(state, trouble string) string {
+	switch {
+	case trouble == "":
+		return state
+	case state == "free":
+		return trouble
+	}
+	return state + ", " + trouble
 }
 
 func plugins(versions []client.PluginVersion) string {

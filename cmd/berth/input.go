@@ -179,7 +179,7 @@ func newInputGetCommand(c *cli) *cobra.Command {
 			}
 			i, err := api.GetInput(cmd.Context(), digest)
 			if err != nil {
-				return err
+				return unnamed(err, "input of that digest, or it is not yours", "berth input list shows what is there; berth input put FILE uploads")
 			}
 			if to != "" {
 				if err := c.saveInput(cmd.Context(), api, i, to); err != nil || to == "-" {

@@ -246,7 +246,7 @@ func TestExitCodesAndRemedies(t *testing.T) {
 		{"--url", "nonsense", "task", "list"},
 	} {
 		got := sh.run(args...)
-		if got.code != exitUsage && args[0] != "--url" || got.out != "" || !strings.HasPrefix(got.err, "error: ") || !strings.Contains(got.err, "\n  try: ") {
+		if got.code != exitUsage || got.out != "" || !strings.HasPrefix(got.err, "error: ") || !strings.Contains(got.err, "\n  try: ") {
 			t.Errorf("%v: exit code %d\nstdout: %s\nstderr: %s", args, got.code, got.out, got.err)
 		}
 	}

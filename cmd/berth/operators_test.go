@@ -50,7 +50,10 @@ func TestOperatorsActOnTheFleet(t *testing.T) {
 	sh.reads("release again", sh.wants(exitError, sh.run("device", "force-release", "slot a", "--yes")).err,
 		"error: slot a is unclean: nothing holds it\ntry: berth device list --occupancy held shows what is held")
 	sh.reads("revoke", sh.wants(exitOK, sh.run("host", "revoke", "lab-1", "--yes")).out, "lab-1 revoked")
-	sh.reads("a revoked host's name", sh.wants(exitNotFound, sh.run("host", "drain", "lab-1")).err, "error: there is no host \"lab-1\"\ntry: berth host list shows them\n(code not_found)")
+	sh.reads("a revoked host's name", sh.wants(exitNotFound, sh.run("host", "drain", "lab-1")).err, "error: host \"lab-1\" is revoked\ntry: let it in anew: berth host enrol\n(code not_found)")
+	if list := sh.wants(exitOK, sh.run("device", "list")).out; strings.Count(list, "host revoked") != strings.Count(list, "\n")-1 || strings.Contains(list, "free") {
+		t.Errorf("devices of a revoked host: %s", list)
+	}
 }
 
 func TestNamesThatManyHave(t *testing.T) {

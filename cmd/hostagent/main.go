@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/pkg/daemon"
 	"github.com/berth-dev/berth/pkg/hostagent"
 	"github.com/berth-dev/berth/pkg/logging"
+	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/builtin"
 	"github.com/berth-dev/berth/pkg/runtime/chromium"
 	"github.com/berth-dev/berth/pkg/runtime/process"
@@ -102,8 +103,11 @@ func checkBrowser(c config, log *zap.Logger) error {
 	}
 	_, err := chromium.Find(c.ChromiumPath)
 	if err != nil && c.ChromiumPath == "" {
-		log.Warn("the browser devices cannot be used: " + err.Error() + "; or pass --browser-contexts 0")
+		log.Warn("the browser devices cannot be used: " + runtime.Words(err) + "; or pass --browser-contexts 0")
 		return nil
 	}
-	return err
+	if err != nil {
+		return errors.New(runtime.Words(err))
+	}
+	return nil
 }

@@ -16,7 +16,7 @@ var (
 	// ErrWrongState: the thing exists, but its state does not allow the act.
 	// See [WrongStateError], which names the state.
 	ErrWrongState = errors.New("wrong state")
-	// ErrExists: a thing of that name exists.
+	// ErrExists: a thing of that name exists; see [ExistsError], which names it.
 	ErrExists = errors.New("already exists")
 	// ErrInvalid: the input is wrong; see [InvalidError].
 	ErrInvalid = errors.New("invalid")
@@ -35,7 +35,8 @@ var (
 	ErrMismatch = errors.New("already stored with different content")
 	// ErrGap: a log chunk that starts after the end of the log; see [GapError].
 	ErrGap = errors.New("gap in the log")
-	// ErrTooLarge: a limit on size or count would be passed.
+	// ErrTooLarge: a limit on size or count would be passed; see [TooLargeError],
+	// which names it.
 	ErrTooLarge = errors.New("too large")
 	// ErrUnavailable: the database could not be reached, or gave up for a
 	// passing reason; the same call may succeed later.
@@ -163,6 +164,36 @@ func (e *WrongStateError) Error() string {
 
 // Is makes errors.Is(err, ErrWrongState) true.
 func (e *WrongStateError) Is(target error) bool { return target == ErrWrongState }
+
+// ExistsError says what is there already. errors.Is(err, ErrExists) holds.
+type ExistsError struct {
+	// What it is, with its name: a pool named lab.
+	What string
+}
+
+// Error names the thing.
+func (e *ExistsError) Error() string { return e.What + " exists already" }
+
+// Is makes errors.Is(err, ErrExists) true.
+func (e *ExistsError) Is(target error) bool { return target == ErrExists }
+
+// TooLargeError says which limit would be passed. errors.Is(err, ErrTooLarge)
+// holds.
+type TooLargeError struct {
+	// What is too large, and what is allowed.
+	What string
+}
+
+// TooLarge makes a TooLargeError of a thing with size bytes.
+func TooLarge(what string, size, allowed int64) *TooLargeError {
+	return &TooLargeError{What: fmt.Sprintf("%s has %d bytes, %d are allowed", what, size, allowed)}
+}
+
+// Error names the thing and the limit.
+func (e *TooLargeError) Error() string { return e.What }
+
+// Is makes errors.Is(err, ErrTooLarge) true.
+func (e *TooLargeError) Is(target error) bool { return target == ErrTooLarge }
 
 // GapError says where the log really ends. errors.Is(err, ErrGap) holds.
 type GapError struct {

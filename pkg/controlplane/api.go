@@ -145,7 +145,9 @@ func (a *API) preparation() daemon.Component {
 // processes share, the first administrator, the built-in plugins. Every part is
 // idempotent, also with several processes at once.
 func (a *API) prepare(ctx context.Context) error {
-	if err := a.identity.Open(ctx); err != nil {
+	if err := a.identity.Open(ctx); errors.Is(err, identity.ErrMasterKey) {
+		return err // it says all
+	} else if err != nil {
 		return fmt.Errorf("signing key: %w", err)
 	}
 	if !a.c.AdminPassword.IsZero() {

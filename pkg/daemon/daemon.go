@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/berth-dev/berth/pkg/berth"
 )
 
 // DefaultShutdownWithin bounds the stopping of all components together.
@@ -94,8 +96,12 @@ func waitForEnd(ctx context.Context, parts []Component) error {
 		go func() {
 			select {
 			case err := <-part.Failed:
+				var setup *berth.SetupError
+				if !errors.As(err, &setup) { // which says all to the operator
+					err = fmt.Errorf("%s: %w", part.Name, err)
+				}
 				select {
-				case failed <- fmt.Errorf("%s: %w", part.Name, err):
+				case failed <- err:
 				case <-done:
 				}
 			case <-done:

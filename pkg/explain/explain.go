@@ -135,7 +135,7 @@ func elsewhere(f store.PlacementFacts) (Reason, bool) {
 	t := f.Task
 	switch t.State {
 	case berth.StateSucceeded, berth.StateCancelled:
-		return Reason{Code: CodeFinished, Message: fmt.Sprintf("it is %s and waits for nothing", t.State)}, true
+		return Reason{Code: CodeFinished, Message: "it has ended and waits for nothing"}, true
 	case berth.StateDeadLetter:
 		return Reason{
 			Code: CodeFinished, Message: fmt.Sprintf("it was given up (%s)", cmp.Or(t.FinalReason, "no reason")),
@@ -153,7 +153,7 @@ func elsewhere(f store.PlacementFacts) (Reason, bool) {
 		return Reason{
 			Code:    CodeBackoff,
 			Message: fmt.Sprintf("try %d of %d failed: it is tried again in %s", t.Tries, t.Budget, about(t.DueAt.Sub(f.Now))),
-			Remedy:  "an operator may retry it at once",
+			Remedy:  "an operator may retry it at once: berth task retry ID",
 		}, true
 	case berth.StateQueued:
 		return Reason{}, false
@@ -462,7 +462,7 @@ func (j *judgement) missingPlugin() Reason {
 	case j.pluginFaults[CodePluginDisabled] > 0:
 		return Reason{
 			Code: CodePluginDisabled, Message: fmt.Sprintf("%s is disabled", j.plugin()),
-			Remedy: "an administrator may enable it: berth plugin enable",
+			Remedy: "an administrator may enable a version: berth plugin enable NAME VERSION",
 		}
 	case j.pluginFaults[CodePluginNoVersion] > 0:
 		return Reason{

@@ -316,7 +316,7 @@ func situations() []situation {
 		{
 			"finished", func(w *world) berth.TaskID { as := w.run(1); w.host.Complete(as); return as[0].Task },
 			[]explain.Code{explain.CodeFinished},
-			none, none, false, "it is succeeded", "",
+			none, none, false, "it has ended", "",
 		},
 	}
 }

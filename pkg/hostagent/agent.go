@@ -335,7 +335,7 @@ func (a *Agent) identify(ctx context.Context) error {
 		}
 		a.log.Info("enrolled", zap.String("host_id", string(id.HostID)), zap.String("name", id.Name))
 	case errors.Is(err, ErrNotEnrolled):
-		return fmt.Errorf("%w: make a token with `berth host enrol` and pass it with --enrolment-token-file", ErrNotEnrolled)
+		return &berth.SetupError{What: ErrNotEnrolled.Error(), Remedy: "make a token with `berth host enrol` and pass it with --enrolment-token-file"}
 	case err != nil:
 		return err
 	}

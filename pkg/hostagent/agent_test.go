@@ -578,7 +578,22 @@ func TestARefusedEnrolmentSaysWhichFieldAndWhy(t *testing.T) {
 	defer func() { must(t, rt.Close()) }()
 	a, err := New(Config{Server: w.proxy.URL, StateDir: t.TempDir(), Name: "Not A Name", EnrolmentToken: w.token, Runtime: rt.Runtime})
 	must(t, err)
-	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "name:") {
+	if err := a.Run(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "the server refused the enrolment: name: ") {
 		t.Errorf("err = %v", err)
+	}
+}
+
+// Whoever looks for why a host is gone finds it in its agent's last line.
+func TestARevokedHostsAgentEndsWithTheReason(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stop, ended := w.start(1)
+	_, _, err := w.store.RevokeHost(t.Context(), berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: "op"}}, w.last.id.HostID)
+	must(t, err)
+	w.last.askSync()
+	<-ended
+	var setup *berth.SetupError
+	if err := stop(); !errors.As(err, &setup) || !strings.Contains(setup.What, "it was revoked") || !strings.Contains(setup.Remedy, "new enrolment token") {
+		t.Errorf("it ended with %v", err)
 	}
 }

@@ -78,11 +78,11 @@ type apiError struct {
 // Error says what happened and what to do.
 func (e *apiError) Error() string {
 	s := fmt.Sprintf("the server answered %d %s", e.Status, e.Code)
+	if len(e.Errors) > 0 { // each says more than the detail
+		return s + ": " + (&berth.InvalidError{Fields: e.Errors}).Error()
+	}
 	if e.Detail != "" {
 		s += ": " + e.Detail
-	}
-	if len(e.Errors) > 0 {
-		return s + ": " + (&berth.InvalidError{Fields: e.Errors}).Error()
 	}
 	if e.Remedy != "" {
 		s += " (" + e.Remedy + ")"
@@ -94,6 +94,18 @@ func (e *apiError) Error() string {
 func isCode(err error, code string) bool {
 	var e *apiError
 	return errors.As(err, &e) && e.Code == code
+}
+
+// unwanted is the error of a call that names nothing but the host itself: in it
+// "not found" means the host.
+func unwanted(err error) error {
+	if isCode(err, protocol.CodeNotFound) {
+		return &berth.SetupError{
+			What:   "the server knows this host no more: it was revoked, or the database is older than its enrolment",
+			Remedy: "stop the agent, remove host.json from its state directory, start it with a new enrolment token",
+		}
+	}
+	return err
 }
 
 // permanent reports whether repeating the call cannot help.

@@ -123,7 +123,7 @@ func (a *Agent) sayStopping(ctx context.Context) {
 	ctx, stop := context.WithTimeout(ctx, min(a.cfg.StopWithin, 2*a.conf().RequestTimeout.Duration()))
 	defer stop()
 	if err := a.beat(ctx); err != nil {
-		a.log.Warn("the server was not told that this host stops", zap.Error(err))
+		a.log.Warn("the server was not told that this host stops", zap.Error(unwanted(err)))
 	}
 }
 
@@ -182,7 +182,7 @@ func (a *Agent) heartbeatLoop(ctx context.Context) {
 		}
 		missed = err != nil
 		if err != nil && ctx.Err() == nil {
-			a.log.Warn("heartbeat failed", zap.Error(err))
+			a.log.Warn("heartbeat failed", zap.Error(unwanted(err)))
 			if !sleep(ctx, pauseAfter(err, 0, every)) {
 				return
 			}

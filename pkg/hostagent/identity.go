@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"go.uber.org/zap"
 
@@ -85,6 +86,20 @@ func loadIdentity(dir string) (hostIdentity, error) {
 	return id, err
 }
 
+// refusedEnrolment is an enrolment's error for who started the agent.
+func refusedEnrolment(err error) error {
+	var refused *apiError
+	if !errors.As(err, &refused) || refused.Remedy == "" {
+		return fmt.Errorf("enrolment: %w", err)
+	}
+	what, remedy := refused.Detail, refused.Remedy
+	if len(refused.Errors) > 0 {
+		f := refused.Errors[0]
+		what, remedy = f.Path+": "+f.Message, f.Remedy
+	}
+	return &berth.SetupError{What: "the server refused the enrolment: " + strings.TrimRight(what, "."), Remedy: remedy}
+}
+
 // enrol makes this machine a host with a one-time token. Repeating it with the
 // same key within ten minutes gives the same answer, so a lost one is asked for
 // again. What keeps it from an answer is logged at each try: until then nothing
@@ -104,7 +119,7 @@ func enrol(ctx context.Context, a *api, dir, name string, token redact.String, l
 		return err
 	})
 	if err != nil {
-		return hostIdentity{}, fmt.Errorf("enrolment: %w", err)
+		return hostIdentity{}, refusedEnrolment(err)
 	}
 	id := hostIdentity{HostID: res.HostID, Name: name, Server: a.base, Audience: res.TokenAudience, key: key}
 	b, err := json.Marshal(id)

@@ -41,7 +41,7 @@ func (a *Agent) claimLoop(ctx, holds context.Context) {
 			}
 			failures++
 			if failures == 1 {
-				a.log.Warn("claim failed", zap.Error(err))
+				a.log.Warn("claim failed", zap.Error(unwanted(err)))
 			}
 			if !sleep(ctx, pauseAfter(err, min(time.Duration(failures)*200*time.Millisecond, 5*time.Second), maxPause)) {
 				return

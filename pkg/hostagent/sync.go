@@ -19,7 +19,7 @@ import (
 // sync settles with the server what this host has and holds, repeating until
 // it is answered. An error is one that repeating cannot help, or ctx's end.
 func (a *Agent) sync(ctx context.Context) error {
-	return retry(ctx, func() error {
+	err := retry(ctx, func() error {
 		err := a.syncOnce(ctx)
 		if isCode(err, protocol.CodeEpochAhead) {
 			// The server's database was restored under us; the journal's epoch in
@@ -31,10 +31,11 @@ func (a *Agent) sync(ctx context.Context) error {
 		}
 		if err != nil {
 			a.setReady(false)
-			a.log.Warn("sync failed", zap.Error(err))
+			a.log.Warn("sync failed", zap.Error(unwanted(err)))
 		}
 		return err
 	})
+	return unwanted(err)
 }
 
 // errProtocol: the server chose a protocol version that is not spoken here.

@@ -265,11 +265,10 @@ func (j *judge) versions(ctx context.Context, name string) (found[[]berth.Plugin
 		if err != nil {
 			return p, err
 		}
-		message := "unknown plugin"
+		p.fault = berth.Invalid("plugin", "unknown plugin", known(names, more))
 		if len(all) > 0 {
-			message = "no version of this plugin is enabled"
+			p.fault = berth.Invalid("plugin", "no version of this plugin is enabled", "an administrator may enable one: berth plugin enable NAME VERSION")
 		}
-		p.fault = berth.Invalid("plugin", message, known(names, more))
 	}
 	j.plugins[name] = p
 	return p, nil

@@ -16,12 +16,16 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
 )
 
 // ErrMasterKey says that what is in the database was sealed under another
 // master key.
-var ErrMasterKey = errors.New("the signing keys in the database are sealed under another master key; configure the one that this installation was set up with")
+var ErrMasterKey error = &berth.SetupError{
+	What:   "the signing keys in the database are sealed under another master key",
+	Remedy: "configure the one that this installation was set up with (BERTH_MASTER_KEY_FILE)",
+}
 
 // MasterKey seals private keys in the database. It prints as [redacted].
 type MasterKey struct{ key redact.String }

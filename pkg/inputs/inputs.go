@@ -91,7 +91,7 @@ func judgeBegin(digest string, size int64) error {
 		return err
 	}
 	if size > berth.MaxInputBytes {
-		return fmt.Errorf("the input has %d bytes, %d are allowed: %w", size, int64(berth.MaxInputBytes), berth.ErrTooLarge)
+		return berth.TooLarge("the input", size, berth.MaxInputBytes)
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/berth-dev/berth/pkg/daemon"
 	"github.com/berth-dev/berth/pkg/demo"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/chromium"
 	"github.com/berth-dev/berth/pkg/schema"
 )
@@ -183,7 +184,7 @@ func (u *up) findBrowser() {
 	}
 	path, err := chromium.Find(u.o.ChromiumPath)
 	if err != nil {
-		u.say.line("No browser devices: %v.", err)
+		u.say.line("No browser devices: %s.", runtime.Words(err))
 		return
 	}
 	u.o.ChromiumPath, u.browsers = path, u.o.Browsers

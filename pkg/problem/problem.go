@@ -9,7 +9,9 @@ package problem
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -123,6 +125,8 @@ func typed(err error) (d Document, ok bool) {
 		own     *Error
 		invalid *berth.InvalidError
 		wrong   *berth.WrongStateError
+		exists  *berth.ExistsError
+		large   *berth.TooLargeError
 		gap     *berth.GapError
 		many    *berth.TooManyError
 		body    *http.MaxBytesError
@@ -141,6 +145,14 @@ func typed(err error) (d Document, ok bool) {
 		d := ofKind(berth.ErrWrongState)
 		d.Detail = wrong.Error()
 		return d, true
+	case errors.As(err, &exists):
+		d := ofKind(berth.ErrExists)
+		d.Detail = sentence(exists.Error())
+		return d, true
+	case errors.As(err, &large):
+		d := ofKind(berth.ErrTooLarge)
+		d.Detail = sentence(large.Error())
+		return d, true
 	case errors.As(err, &gap):
 		d := ofKind(berth.ErrGap)
 		next := gap.Next
@@ -151,7 +163,9 @@ func typed(err error) (d Document, ok bool) {
 		d.RetryAfter = many.RetryAfter
 		return d, true
 	case errors.As(err, &body):
-		return ofKind(berth.ErrTooLarge), true
+		d := ofKind(berth.ErrTooLarge)
+		d.Detail = fmt.Sprintf("The request's body has more than the %d bytes that are allowed here.", body.Limit)
+		return d, true
 	case errors.As(err, &routing):
 		// What a middleware wrapped may be a better known thing.
 		if routing.Internal != nil {
@@ -162,6 +176,14 @@ func typed(err error) (d Document, ok bool) {
 		return ofStatus(routing.Code), true
 	}
 	return Document{}, false
+}
+
+// sentence is an error's text as a problem's detail.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
 // storageFullRetry leaves a person the time to act without losing an attempt's
@@ -194,17 +216,17 @@ func kinds() []kind {
 		{berth.ErrForbidden, p(403, CodeForbidden, "Not allowed", "Your role does not allow this.", "Ask an administrator for the role that the documentation names."), 0},
 		{berth.ErrNotFound, p(404, protocol.CodeNotFound, "Not found", "It does not exist, or it is not yours to see.", "Check the id or name; a list shows what you may see."), 0},
 		{berth.ErrWrongState, p(409, protocol.CodeWrongState, "Wrong state", "Its state does not allow this.", "Read it again and decide anew."), 0},
-		{berth.ErrExists, p(409, CodeExists, "Already exists", "Something of that name exists.", "Choose another name, or use what exists."), 0},
+		{berth.ErrExists, p(409, CodeExists, "Already exists", "Something of that name exists already.", "Choose another name, or use what exists."), 0},
 		{berth.ErrMismatch, p(409, protocol.CodeMismatch, "Content differs", "Other content is stored there already, and it never changes.", "Send exactly what was sent before, or use another name or offset."), 0},
 		{berth.ErrLeaseLost, p(410, protocol.CodeLeaseLost, "Lease lost", "The attempt no longer holds its lease.", "Stop the work, kill what is left of it, and clean the device."), 0},
 		{berth.ErrUsed, p(410, protocol.CodeTokenUsed, "Token already used", "The token lets in one host, once.", "Make a new one with: berth host enrol"), 0},
 		{berth.ErrExpired, p(410, protocol.CodeTokenExpired, "Token expired", "The token's time is over, or it was revoked.", "Make a new one with: berth host enrol"), 0},
 		{berth.ErrEpochAhead, p(412, protocol.CodeEpochAhead, "Epoch ahead", "The call's epoch is above the server's; the database was restored.", "Sync again."), 0},
 		{berth.ErrStaleEpoch, p(412, protocol.CodeStaleEpoch, "Stale epoch", "A newer agent of this host runs.", "Stop this agent."), 0},
-		{berth.ErrTooLarge, p(413, protocol.CodeTooLarge, "Too large", "A limit on size or count would be passed.", "Send less; the limits are in the documentation."), 0},
+		{berth.ErrTooLarge, p(413, protocol.CodeTooLarge, "Too large", "The request has more bytes or parts than are allowed here.", "Send less, or send it in smaller parts."), 0},
 		{berth.ErrGap, p(416, protocol.CodeLogGap, "Gap in the log", "The chunk starts after the end of the log.", "Go on at `next_offset`."), 0},
 		{berth.ErrInvalid, p(422, protocol.CodeInvalid, "Invalid", "The input has faults.", "Mend what `errors` lists."), 0},
-		{berth.ErrIdempotencyMismatch, p(422, CodeIdempotencyMismatch, "Idempotency key used with another body", "The key belongs to an earlier request with another body.", "Use a new key for a new request."), 0},
+		{berth.ErrIdempotencyMismatch, p(422, CodeIdempotencyMismatch, "Idempotency key used with another body", "The idempotency key belongs to an earlier request with another body.", "Use a new key for a new request."), 0},
 		{berth.ErrTooMany, p(429, CodeTooMany, "Too many requests", "", "Wait as long as Retry-After says."), soon},
 		{berth.ErrNotActive, p(503, CodeNotActive, "Another process is active", "", "Try again."), soon},
 		{berth.ErrStorageFull, p(503, protocol.CodeStorageFull, "Storage full", "The server has no space left for artifacts and logs.", "Free space in the server's blob directory; then send the same request again."), storageFullRetry},

@@ -62,6 +62,8 @@ func TestEachKindHasItsStatusAndCode(t *testing.T) {
 		{&berth.WrongStateError{Thing: "task", State: "running", Message: "cancel it first"}, 409, "wrong_state"},
 		{berth.ErrWrongState, 409, "wrong_state"},
 		{berth.ErrExists, 409, "exists"},
+		{&berth.ExistsError{What: "a pool named lab"}, 409, "exists"},
+		{berth.TooLarge("the chunk", 9, 8), 413, "too_large"},
 		{berth.ErrMismatch, 409, "content_differs"},
 		{berth.ErrLeaseLost, 410, "lease_lost"},
 		{berth.ErrUsed, 410, "enrolment_token_used"},
@@ -169,5 +171,18 @@ func TestACommittedAnswerIsLeftAlone(t *testing.T) {
 	e.ServeHTTP(rec, httptest.NewRequest("GET", "/x", nil))
 	if rec.Code != 200 || rec.Body.String() != "done" {
 		t.Errorf("got %d %q", rec.Code, rec.Body)
+	}
+}
+
+// What is there already, and which limit would be passed, is said by name.
+func TestTheDetailNamesTheCase(t *testing.T) {
+	for want, err := range map[string]error{
+		"A pool named lab exists already.":                                    &berth.ExistsError{What: "a pool named lab"},
+		"The chunk has 9 bytes, 8 are allowed.":                               berth.TooLarge("the chunk", 9, 8),
+		"The request's body has more than the 8 bytes that are allowed here.": &http.MaxBytesError{Limit: 8},
+	} {
+		if got := problem.Of(fmt.Errorf("words of the case: %w", err)); got.Detail != want || got.Remedy == "" {
+			t.Errorf("%v: says %q, try %q; want %q", err, got.Detail, got.Remedy, want)
+		}
 	}
 }

@@ -87,6 +87,16 @@ func (e *ActionError) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Me
 // Unwrap returns the cause.
 func (e *ActionError) Unwrap() error { return e.Err }
 
+// Words are what err says to a person: an [ActionError]'s message without its
+// code, which is for programs.
+func Words(err error) string {
+	var a *ActionError
+	if errors.As(err, &a) {
+		return a.Message
+	}
+	return err.Error()
+}
+
 // CodeOf returns the code that err carries, or CodeInternal.
 func CodeOf(err error) Code {
 	var a *ActionError

@@ -41,7 +41,7 @@ func CheckChunk(c berth.LogChunk) error {
 	case c.Size <= 0 || c.Offset < 0:
 		return berth.Invalid("size", "the chunk is empty or before the log", "send at least one byte at an offset of 0 or more")
 	case c.Size > MaxLogChunk:
-		return fmt.Errorf("the chunk has %d bytes, %d are allowed: %w", c.Size, int64(MaxLogChunk), berth.ErrTooLarge)
+		return berth.TooLarge("the chunk", c.Size, MaxLogChunk)
 	}
 	return checkDigest(c.SHA256)
 }

@@ -104,7 +104,7 @@ func mistakesOfLogin() []mistake {
 		{"http where the server speaks https", (*newcomer).plainToTLS, 1, []string{"https"}},
 		{"a server with a certificate of its own", (*newcomer).unknownCertificate, 6, []string{"certificate", "SSL_CERT_FILE"}},
 		{"an address of something else", (*newcomer).otherServer, 1, []string{"address is Berth's"}},
-		{"an address that is none", cli("--url", "nonsense", "task", "list"), 4, []string{"nonsense"}},
+		{"an address that is none", cli("--url", "nonsense", "task", "list"), 2, []string{"address must look like http://", "--url http://"}},
 	}
 }
 
@@ -144,7 +144,11 @@ func mistakesOfTasks() []mistake {
 		{"an idempotency key with another task", (*newcomer).keyTwice, 1, []string{"another body", "new key"}},
 		{"retrying what has not failed", (*newcomer).retryWaiting, 1, []string{"task is queued", "dead"}},
 		{"the log of an attempt that does not exist", (*newcomer).noAttempt, 3, []string{"does not exist", "Check the id"}},
-		{"a pool twice", cli("pool", "create", "default"), 1, []string{"exists"}},
+		{"a pool twice", cli("pool", "create", "default"), 1, []string{"A pool named default exists already", "Choose another name"}},
+		{"a pool that does not exist", cli("pool", "pause", "defalt"), 3, []string{`no pool "defalt"`, "berth pool list"}},
+		{"a plugin that does not exist", cli("plugin", "get", "process.rn"), 3, []string{`no plugin "process.rn"`, "berth plugin list"}},
+		{"a version that does not exist", cli("plugin", "disable", "process.run", "9.9.9"), 3, []string{`version "9.9.9"`, "berth plugin list"}},
+		{"an input that does not exist", cli("input", "get", strings.Repeat("ab", 32)), 3, []string{"no input of that digest", "berth input put"}},
 	}
 }
 
@@ -183,7 +187,7 @@ func mistakesOfMachines() []mistake {
 			return n.api(map[string]string{"BERTH_MASTER_KEY_FILE": "", "BERTH_MASTER_KEY": "hunter2"})
 		}, 1, []string{"not 32 bytes", "openssl rand -hex 32"}},
 		{"a master key file that is missing", func(n *newcomer) said { return n.api(map[string]string{"BERTH_MASTER_KEY_FILE": "/nowhere/key"}) }, 1, []string{"BERTH_MASTER_KEY_FILE", "no such file", "check its path"}},
-		{"a master key of another installation", (*newcomer).otherMasterKey, 1, []string{"another master key", "configure the one"}},
+		{"a master key of another installation", (*newcomer).otherMasterKey, 1, []string{"api: the signing keys in the database are sealed under another master key", "configure the one"}},
 		{"the API's port is taken", func(n *newcomer) said {
 			return n.api(map[string]string{"BERTH_LISTEN": strings.TrimPrefix(n.APIs[0].URL(), "http://")})
 		}, 1, []string{"is taken by another process", "choose another address"}},
@@ -201,13 +205,13 @@ func mistakesOfMachines() []mistake {
 			return n.agent("lab-1", "", map[string]string{"BERTH_STATE_DIR": "/dev/null/agent"})
 		}, 1, []string{"/dev/null/agent", "--state-dir"}},
 		{"an agent that has no token", func(n *newcomer) said { return n.agent("lab-1", "", nil) }, 1, []string{"not enrolled", "make a token", "berth host enrol"}},
-		{"an enrolment token that is used", (*newcomer).usedToken, 1, []string{"used", "berth host enrol"}},
+		{"an enrolment token that is used", (*newcomer).usedToken, 1, []string{"one host, once", "berth host enrol"}},
 		{"an enrolment token that is none", func(n *newcomer) said { return n.agent("lab-2", "berth-enrol-nonsense", nil) }, 1, []string{"token", "berth host enrol"}},
-		{"an enrolment token for another name", func(n *newcomer) said { return n.agent("other", n.token("lab-*"), nil) }, 1, []string{"name", "pattern"}},
+		{"an enrolment token for another name", func(n *newcomer) said { return n.agent("other", n.token("lab-*"), nil) }, 1, []string{"refused the enrolment: name: the token is not for a host of that name: use a name"}},
 		{"no Chromium where one is named", func(n *newcomer) said {
 			return n.agent("lab-3", n.token("*"), map[string]string{"BERTH_BROWSER_CONTEXTS": "1", "BERTH_CHROMIUM_PATH": "/nowhere/chromium"})
-		}, 1, []string{"/nowhere/chromium", "install Chromium", "configure its path"}},
-		{"no Chromium anywhere", (*newcomer).noChromium, 0, []string{"no browser was found", "install Chromium", "--browser-contexts 0"}},
+		}, 1, []string{"hostagent: the configured browser /nowhere/chromium", "install Chromium", "configure its path"}},
+		{"no Chromium anywhere", (*newcomer).noChromium, 0, []string{"cannot be used: no browser was found", "install Chromium", "--browser-contexts 0"}},
 		{"a label that is none", func(n *newcomer) said { return n.agent("lab-5", "", map[string]string{"BERTH_LABELS": "fast"}) }, 1, []string{`"fast" is no label`, "name=value"}},
 		{"a host name with capitals", func(n *newcomer) said { return n.agent("My Laptop", "", nil) }, 1, []string{`"My Laptop" cannot name a host`, "--name"}},
 	}

@@ -148,7 +148,7 @@ ON CONFLICT DO NOTHING`, uid(p.Host), p.Name, p.PublicKey, e.now, uid(e.id))
 		return err
 	}
 	if n == 0 {
-		return fmt.Errorf("a host named %s: %w", p.Name, berth.ErrExists)
+		return &berth.ExistsError{What: "a host named " + p.Name}
 	}
 	if _, err := t.exec(`UPDATE enrolment_tokens SET used_at = $2, used_by = $3, used_key = $4 WHERE id = $1`,
 		uid(e.id), e.now, uid(p.Host), p.PublicKey); err != nil {

@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -43,7 +42,7 @@ ON CONFLICT DO NOTHING RETURNING id, name, paused, ageing_step_us, created_at`,
 			return err
 		}
 		if !ok {
-			return fmt.Errorf("pool %s: %w", pool.Name, berth.ErrExists)
+			return &berth.ExistsError{What: "a pool named " + pool.Name}
 		}
 		made = p
 		return t.auditAct(c.Actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "")

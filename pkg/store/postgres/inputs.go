@@ -50,7 +50,7 @@ func (t *tx) lockUploadOf(owner berth.Principal, digest string) (u openUpload, o
 // BeginInput is documented at store.Inputs.
 func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u store.InputUpload, err error) {
 	if p.Size > berth.MaxInputBytes {
-		return u, fmt.Errorf("an input of %d bytes: %w", p.Size, berth.ErrTooLarge)
+		return u, berth.TooLarge("the input", p.Size, berth.MaxInputBytes)
 	}
 	err = s.write(ctx, "BeginInput", func(t *tx) error {
 		u = store.InputUpload{}
@@ -131,7 +131,7 @@ func (s *Store) AppendInput(ctx context.Context, p store.AppendInputParams) (u s
 		case p.Part.Offset != open.received:
 			return &berth.GapError{Next: open.received}
 		case p.Part.Size > berth.MaxInputPart || open.received+p.Part.Size > open.size:
-			return fmt.Errorf("the part ends at byte %d of %d: %w", open.received+p.Part.Size, open.size, berth.ErrTooLarge)
+			return &berth.TooLargeError{What: fmt.Sprintf("the part ends at byte %d, the input has %d", open.received+p.Part.Size, open.size)}
 		}
 		if err := t.addPart(&open, p); err != nil {
 			return err

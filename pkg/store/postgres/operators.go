@@ -239,7 +239,7 @@ func (s *Store) MoveDevice(ctx context.Context, actor berth.Actor, id berth.Devi
 UPDATE devices SET host_id = $2, pool_id = $3, present = false, conflict_host_id = NULL, updated_at = $4 WHERE id = $1`,
 			uid(id), uid(to), uid(pool), now); err != nil {
 			if sqlState(err) == uniqueViolation {
-				return false, fmt.Errorf("a device of that driver and hardware id on the host: %w", berth.ErrExists)
+				return false, &berth.ExistsError{What: "a device of that driver and hardware id on the host"}
 			}
 			return false, err
 		}

@@ -83,7 +83,7 @@ func (s *Store) AppendLog(ctx context.Context, p store.AppendLogParams) (next in
 			stored, err = t.sameChunk(p)
 			return err
 		case next+c.Size > store.MaxLogBytes:
-			return fmt.Errorf("the log would have %d bytes, %d are allowed: %w", next+c.Size, int64(store.MaxLogBytes), berth.ErrTooLarge)
+			return berth.TooLarge("the log with this chunk", next+c.Size, store.MaxLogBytes)
 		}
 		if _, err := t.exec(`INSERT INTO log_chunks (attempt_id, start_at, size, sha256, blob_key) VALUES ($1, $2, $3, $4, $5)`,
 			uid(p.Attempt), c.Offset, c.Size, digestOf(c.SHA256), c.BlobKey); err != nil {
@@ -158,12 +158,11 @@ func (t *tx) roomFor(p store.AddArtifactParams) error {
 	case err != nil:
 		return err
 	case have.count >= store.MaxArtifacts:
-		return fmt.Errorf("the attempt has %d artifacts already: %w", have.count, berth.ErrTooLarge)
+		return &berth.TooLargeError{What: fmt.Sprintf("the attempt has %d artifacts already, and more are not allowed", have.count)}
 	case p.Artifact.Size > store.MaxArtifactBytes:
-		return fmt.Errorf("the artifact has %d bytes, %d are allowed: %w", p.Artifact.Size, int64(store.MaxArtifactBytes), berth.ErrTooLarge)
+		return berth.TooLarge("the artifact", p.Artifact.Size, store.MaxArtifactBytes)
 	case have.bytes+p.Artifact.Size > store.MaxAttemptArtifacts:
-		return fmt.Errorf("the attempt's artifacts would have %d bytes, %d are allowed: %w",
-			have.bytes+p.Artifact.Size, int64(store.MaxAttemptArtifacts), berth.ErrTooLarge)
+		return berth.TooLarge("the attempt with this artifact", have.bytes+p.Artifact.Size, store.MaxAttemptArtifacts)
 	}
 	return nil
 }

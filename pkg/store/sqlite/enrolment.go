@@ -149,7 +149,7 @@ func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
 		return "", err
 	}
 	if taken > 0 {
-		return "", berth.ErrExists
+		return "", &berth.ExistsError{What: "a host named " + p.Name}
 	}
 	err = t.execOne("INSERT INTO hosts (id, name, pool_id, public_key, state, enrolled_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
 		p.Host, p.Name, e.Pool, p.PublicKey, berth.HostEnrolled, micros(t.now))

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -34,6 +35,9 @@ func (s *Store) CreatePool(ctx context.Context, p store.CreatePoolParams) (pool 
 		}
 		err = t.execOne("INSERT INTO pools (id, name, paused, ageing_step_us, created_at) VALUES (?1, ?2, ?3, ?4, ?5)",
 			pool.ID, pool.Name, pool.Paused, pool.AgeingStep.Microseconds(), micros(t.now))
+		if errors.Is(err, berth.ErrExists) {
+			return &berth.ExistsError{What: "a pool named " + pool.Name}
+		}
 		if err != nil {
 			return err
 		}

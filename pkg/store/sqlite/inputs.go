@@ -23,7 +23,7 @@ func loadUpload(t *tx, owner berth.Principal, digest string) (store.InputUpload,
 // BeginInput implements store.Inputs.
 func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u store.InputUpload, err error) {
 	if p.Size > berth.MaxInputBytes {
-		return u, fmt.Errorf("an input of %d bytes: %w", p.Size, berth.ErrTooLarge)
+		return u, berth.TooLarge("the input", p.Size, berth.MaxInputBytes)
 	}
 	err = s.write(ctx, "BeginInput", func(t *tx) error {
 		stored, err := useInputs(t, berth.Scope{Owner: p.Actor.Principal}, []string{p.Digest})
@@ -106,7 +106,7 @@ func (s *Store) AppendInput(ctx context.Context, p store.AppendInputParams) (u s
 		case p.Part.Offset != open.Received:
 			return &berth.GapError{Next: open.Received}
 		case p.Part.Size > berth.MaxInputPart || open.Received+p.Part.Size > open.Size:
-			return fmt.Errorf("the part ends at byte %d of %d: %w", open.Received+p.Part.Size, open.Size, berth.ErrTooLarge)
+			return &berth.TooLargeError{What: fmt.Sprintf("the part ends at byte %d, the input has %d", open.Received+p.Part.Size, open.Size)}
 		}
 		if err := addPart(t, &open, p); err != nil {
 			return err

@@ -208,7 +208,7 @@ func (s *Store) MoveDevice(ctx context.Context, actor berth.Actor, id berth.Devi
 		err = t.execOne("UPDATE devices SET host_id = ?2, pool_id = ?3, present = 0, conflict_host_id = NULL, updated_at = ?4 WHERE id = ?1",
 			id, to, h.pool, micros(t.now))
 		if errors.Is(err, berth.ErrExists) {
-			return false, fmt.Errorf("a device of that driver and hardware id on the host: %w", berth.ErrExists)
+			return false, &berth.ExistsError{What: "a device of that driver and hardware id on the host"}
 		}
 		if err != nil {
 			return false, err

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -82,7 +83,7 @@ func appendChunk(t *tx, a attempt, c berth.LogChunk, sum []byte) (next int64, st
 		}
 		return a.LogBytes, old.blobKey == c.BlobKey, nil
 	case c.Offset+c.Size > store.MaxLogBytes:
-		return 0, false, berth.ErrTooLarge
+		return 0, false, berth.TooLarge("the log with this chunk", c.Offset+c.Size, store.MaxLogBytes)
 	}
 	err = t.execOne("INSERT INTO log_chunks (attempt_id, start_at, size, sha256, blob_key) VALUES (?1, ?2, ?3, ?4, ?5)",
 		a.ID, c.Offset, c.Size, sum, c.BlobKey)
@@ -135,8 +136,13 @@ func addArtifact(t *tx, a attempt, art berth.Artifact, sum []byte) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	if art.Size > store.MaxArtifactBytes || used.count >= store.MaxArtifacts || used.bytes+art.Size > store.MaxAttemptArtifacts {
-		return false, berth.ErrTooLarge
+	switch {
+	case used.count >= store.MaxArtifacts:
+		return false, &berth.TooLargeError{What: fmt.Sprintf("the attempt has %d artifacts already, and more are not allowed", used.count)}
+	case art.Size > store.MaxArtifactBytes:
+		return false, berth.TooLarge("the artifact", art.Size, store.MaxArtifactBytes)
+	case used.bytes+art.Size > store.MaxAttemptArtifacts:
+		return false, berth.TooLarge("the attempt with this artifact", used.bytes+art.Size, store.MaxAttemptArtifacts)
 	}
 	hintOf(t, store.HintTask, a.Task)
 	return true, t.execOne(`INSERT INTO artifacts (attempt_id, name, task_id, number, class, content_type, size, sha256, blob_key, created_at)
