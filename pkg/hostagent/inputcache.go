@@ -2,8 +2,11 @@ package hostagent
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sync"
@@ -26,7 +29,9 @@ const DefaultInputCache = 10 << 30
 // A file appears under its digest only when it is whole, has that digest, and is
 // on disk for good, so what a crash leaves is either that or a temporary file,
 // which the next start removes. Files are read-only and carry a fixed
-// modification time: whoever writes to one changes that, and it is fetched anew.
+// modification time; but work of the same user may change both a file and its
+// times, so its bytes are read and compared with the digest before each use, and
+// what was changed is fetched anew.
 type inputCache struct {
 	dir   string
 	limit int64
@@ -242,14 +247,40 @@ func (c *inputCache) ensure(ctx context.Context, in protocol.Input, fetch fetche
 	path := c.path(in.Digest)
 	info, err := os.Stat(path)
 	if err == nil && intact(info, in.Size) {
-		// The time of access, which may be set at will, keeps the order for the
-		// next start.
-		return os.Chtimes(path, time.Now(), verified())
+		switch same, err := hasDigest(ctx, path, in.Digest); {
+		case err != nil:
+			return err
+		case same:
+			// The time of access, which may be set at will, keeps the order for the
+			// next start.
+			return os.Chtimes(path, time.Now(), verified())
+		}
 	}
 	if err == nil {
 		c.log.Warn("an input in the cache was changed; it is fetched again", zap.String("digest", in.Digest))
 	}
 	return c.fetch(ctx, in, fetch)
+}
+
+// hasDigest reads a file and reports whether it has the digest.
+func hasDigest(ctx context.Context, path, digest string) (bool, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	const piece = 8 << 20 // between two looks at ctx
+	h := sha256.New()
+	for {
+		switch _, err := io.CopyN(h, f, piece); {
+		case errors.Is(err, io.EOF):
+			return hex.EncodeToString(h.Sum(nil)) == digest, nil
+		case err != nil:
+			return false, err
+		case ctx.Err() != nil:
+			return false, ctx.Err()
+		}
+	}
 }
 
 func (c *inputCache) fetch(ctx context.Context, in protocol.Input, fetch fetcher) error {

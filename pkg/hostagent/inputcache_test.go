@@ -27,13 +27,17 @@ func cacheOf(t *testing.T, dir string, limit int64) (*inputCache, *atomic.Int32,
 	count := &atomic.Int32{}
 	return c, count, func(_ context.Context, in protocol.Input, into *os.File) error {
 		count.Add(1)
-		_, err := into.Write(make([]byte, in.Size))
+		_, err := into.WriteString(contentOf(in.Name))
 		return err
 	}
 }
 
+// contentOf is ten bytes.
+func contentOf(name string) string { return fmt.Sprintf("%-10s", name) }
+
+// ten is an input of ten bytes.
 func ten(name string) []protocol.Input {
-	sum := sha256.Sum256([]byte(name))
+	sum := sha256.Sum256([]byte(contentOf(name)))
 	return []protocol.Input{{Name: name, Digest: hex.EncodeToString(sum[:]), Size: 10}}
 }
 

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/inputs"
@@ -87,14 +88,20 @@ func TestInputsAreFetchedOnceAndKeptByDigest(t *testing.T) {
 	if err != nil || len(files) != 1 || files[0].Name() != digest {
 		t.Errorf("the cache holds %v, %v", files, err)
 	}
-	// Work that shares the agent's user wrote to the file.
+	// Work that shares the agent's user wrote to the file, and then also put its
+	// time back.
 	path := filepath.Join(cache, digest)
-	must(t, os.Chmod(path, 0o600))
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	must(t, err)
-	_, err = f.Write([]byte("forged"))
-	must(t, errors.Join(err, f.Close()))
-	check(2)
+	for i, hidden := range []bool{false, true} {
+		must(t, os.Chmod(path, 0o600))
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		must(t, err)
+		_, err = f.Write([]byte("forged"))
+		must(t, errors.Join(err, f.Close()))
+		if hidden {
+			must(t, os.Chtimes(path, time.Now(), verified()))
+		}
+		check(int32(2 + i))
+	}
 	must(t, stop())
 	if strings.Contains(fmt.Sprint(w.logs.All()), "forged") {
 		t.Error("content in the log")
