@@ -26,9 +26,10 @@ func (p Places) Wrong() bool { return p.Count() != 1 }
 
 // Repair is what makes a task's places right again.
 type Repair struct {
-	// Requeue it, or finish it (Final), when it is in no place.
-	Requeue bool
-	Final   TaskState
+	// Requeue it, Schedule it for its not-before, or finish it (Final), when it is
+	// in no place.
+	Requeue, Schedule bool
+	Final             TaskState
 	// DropQueued and DropDelayed are tokens too many.
 	DropQueued, DropDelayed bool
 	// To is the state that the task has then.
@@ -40,9 +41,9 @@ type Repair struct {
 // false when it cannot be: a finished task with a live attempt.
 //
 // A live attempt stays before a token, a token in the queue before a delayed one.
-// A task in no place is queued again, unless its last attempt was asked to stop
-// (I5) or its tries are spent (I9).
-func RepairOf(p Places, tries, budget int, cancelRequested bool) (r Repair, ok bool) {
+// A task in no place is queued again, or waits for its not-before that lies ahead,
+// unless its last attempt was asked to stop (I5) or its tries are spent (I9).
+func RepairOf(p Places, tries, budget int, cancelRequested, ahead bool) (r Repair, ok bool) {
 	r.Reason = ReasonFoundTwice
 	switch {
 	case !p.Wrong(), p.Final != "" && p.Live != "":
@@ -60,6 +61,9 @@ func RepairOf(p Places, tries, budget int, cancelRequested bool) (r Repair, ok b
 			r.Final = StateCancelled
 		case tries >= budget:
 			r.Final = StateDeadLetter
+		case ahead:
+			r.Schedule, r.To = true, StateScheduled
+			return r, true
 		default:
 			r.Requeue, r.To = true, StateQueued
 			return r, true

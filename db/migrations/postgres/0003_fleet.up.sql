@@ -50,6 +50,7 @@ CREATE TABLE inputs (
     last_used_at timestamptz NOT NULL
 );
 CREATE INDEX inputs_unused ON inputs (last_used_at);
+CREATE INDEX inputs_upload ON inputs (upload_id); -- for the deletion of uploads
 
 -- Who proved to have the bytes.
 CREATE TABLE input_owners (

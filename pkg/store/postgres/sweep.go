@@ -126,6 +126,7 @@ type strayed struct {
 	tries, budget int
 	cancelled     bool
 	queueTimeout  time.Duration
+	notBefore     time.Time
 	now           time.Time
 	live          berth.Transition // coordinates of the live attempt
 }
@@ -135,7 +136,7 @@ func (t *tx) repair(actor berth.Actor, p foundTask) (move berth.Transition, repa
 	if err != nil {
 		return move, false, err
 	}
-	fix, ok := berth.RepairOf(p.Places, k.tries, k.budget, k.cancelled)
+	fix, ok := berth.RepairOf(p.Places, k.tries, k.budget, k.cancelled, k.notBefore.After(k.now))
 	if !ok {
 		return move, false, nil
 	}
@@ -150,9 +151,13 @@ func (t *tx) repair(actor berth.Actor, p foundTask) (move berth.Transition, repa
 		}
 	}
 	switch {
-	case fix.Requeue:
+	case fix.Requeue, fix.Schedule:
+		from := k.now
+		if fix.Schedule {
+			from, k.kind, k.dueAt = k.notBefore, berth.StateScheduled, k.notBefore
+		}
 		if k.queueTimeout > 0 {
-			k.giveUpAt = k.now.Add(k.queueTimeout)
+			k.giveUpAt = from.Add(k.queueTimeout)
 		}
 		err = t.insertTokens([]token{k.token})
 		t.hint(store.HintWork, string(k.pool))
@@ -173,13 +178,13 @@ func (t *tx) strayed(id berth.TaskID) (strayed, error) {
 	return found(t, "task", func(row pgx.CollectableRow) (k strayed, err error) {
 		var us int64
 		k.task = id
-		err = row.Scan(&k.class, &k.rank, &k.pool, &k.correlation, &k.budget, &us, &k.tries, &k.number, &k.cancelled,
+		err = row.Scan(&k.class, &k.rank, &k.pool, &k.correlation, &k.budget, &us, &k.tries, &k.number, &k.cancelled, instant(&k.notBefore),
 			nullable(&k.live.Attempt), &k.live.Number, &k.live.Fence, nullable(&k.live.Device), nullable(&k.live.Host), &k.now)
 		k.queueTimeout = microseconds(us)
 		return k, err
 	}, `
 SELECT t.class_id, t.rank, t.pool_id, t.correlation_id, t.budget, t.queue_timeout_us, n.tries, n.last + 1,
-       EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.number = n.last AND x.cancel_requested_at IS NOT NULL),
+       EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.number = n.last AND x.cancel_requested_at IS NOT NULL), t.not_before,
        a.id, COALESCE(a.number, 0), COALESCE(a.fence, 0), a.device_id, a.host_id, berth_now()
 FROM tasks t
 LEFT JOIN attempts a ON a.task_id = t.id AND a.ended_at IS NULL

@@ -88,6 +88,7 @@ type strayed struct {
 	tries, budget int
 	cancelled     bool
 	queueTimeout  time.Duration
+	notBefore     time.Time
 	live          berth.Transition // coordinates of the live attempt
 }
 
@@ -96,7 +97,7 @@ func repair(t *tx, actor berth.Actor, p foundTask) (tr berth.Transition, repaire
 	if err != nil {
 		return tr, false, err
 	}
-	fix, ok := berth.RepairOf(p.Places, k.tries, k.budget, k.cancelled)
+	fix, ok := berth.RepairOf(p.Places, k.tries, k.budget, k.cancelled, k.notBefore.After(t.now))
 	if !ok {
 		return tr, false, nil
 	}
@@ -113,6 +114,11 @@ func repair(t *tx, actor berth.Actor, p foundTask) (tr berth.Transition, repaire
 			k.giveUp = t.now.Add(k.queueTimeout)
 		}
 		err = enqueue(t, k.token, k.pool)
+	case fix.Schedule:
+		if k.queueTimeout > 0 {
+			k.giveUp = k.notBefore.Add(k.queueTimeout)
+		}
+		err = delay(t, k.token, berth.StateScheduled, k.notBefore)
 	case fix.Final != "":
 		err = finishTask(t, p.task, fix.Final, fix.Reason, nil)
 	}
@@ -129,12 +135,12 @@ func repair(t *tx, actor berth.Actor, p foundTask) (tr berth.Transition, repaire
 func loadStrayed(t *tx, id berth.TaskID) (strayed, error) {
 	k, ok, err := queryOne(t, func(r row) (k strayed, err error) {
 		k.task = id
-		return k, r.Scan(&k.class, &k.rank, &k.pool, &k.correlationID, &k.budget, span(&k.queueTimeout), &k.tries, &k.number, &k.cancelled,
+		return k, r.Scan(&k.class, &k.rank, &k.pool, &k.correlationID, &k.budget, span(&k.queueTimeout), &k.tries, &k.number, &k.cancelled, at(&k.notBefore),
 			opt(&k.live.Attempt), &k.live.Number, &k.live.Fence, opt(&k.live.Device), opt(&k.live.Host))
 	}, `WITH n AS (
 		SELECT count(*) FILTER (WHERE outcome IS NOT 'released') AS tries, coalesce(max(number), 0) AS last FROM attempts WHERE task_id = ?1)
 	SELECT t.class_id, t.rank, t.pool_id, t.correlation_id, t.budget, t.queue_timeout_us, n.tries, n.last + 1,
-		EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.number = n.last AND x.cancel_requested_at IS NOT NULL),
+		EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.number = n.last AND x.cancel_requested_at IS NOT NULL), t.not_before,
 		a.id, coalesce(a.number, 0), coalesce(a.fence, 0), a.device_id, a.host_id
 	FROM n, tasks t LEFT JOIN attempts a ON a.task_id = t.id AND a.ended_at IS NULL WHERE t.id = ?1`, id)
 	if err == nil && !ok {

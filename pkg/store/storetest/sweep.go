@@ -13,7 +13,7 @@ import (
 func sweepChecks() []check {
 	return []check{
 		in("pages over all tasks, finished ones too, and finds nothing wrong", sweepPages),
-		in("in no place: queued again with the next number", sweepLost),
+		in("in no place: queued again with the next number, or in wait of its not-before", sweepLost),
 		in("in no place after a cancel or with no tries left: finished", sweepLostForGood),
 		in("in queue and delayed: the queue's token stays", sweepTwoTokens),
 		in("a live attempt and tokens: the attempt stays", sweepTokenBesideAttempt),
@@ -87,6 +87,14 @@ func sweepLost(w *world) {
 		w.t.Errorf("head %+v, gives up at %v", h, task.GiveUpAt)
 	}
 	w.cancel(fresh.ID)
+	later := w.Clock.Now().Add(time.Hour)
+	scheduled := w.submit(notBefore(later), queueTimeout(time.Minute))
+	w.exec("DELETE FROM delayed WHERE task_id = '%s'", scheduled.ID)
+	w.repaired(berth.Transition{Task: scheduled.ID, To: berth.StateScheduled, Reason: berth.ReasonFoundLost})
+	if task := w.state(scheduled.ID, berth.StateScheduled); !task.DueAt.Equal(later) || !task.GiveUpAt.Equal(later.Add(time.Minute)) {
+		w.t.Errorf("due at %v, gives up at %v", task.DueAt, task.GiveUpAt)
+	}
+	w.cancel(scheduled.ID)
 	tried := a.failed()
 	w.exec("DELETE FROM delayed WHERE task_id = '%s'", tried)
 	w.repaired(berth.Transition{Task: tried, To: berth.StateQueued, Reason: berth.ReasonFoundLost})
