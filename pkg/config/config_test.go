@@ -95,7 +95,7 @@ func TestTheSweepFitsTheLeases(t *testing.T) {
 		{[]string{"BERTH_LEASE_TTL=12s", "BERTH_RENEW_EVERY=2s", "BERTH_FENCE_MARGIN=3s", "BERTH_KILL_MARGIN=1s"}, false}, // the default sweep
 		{[]string{"BERTH_LEASE_TTL=12s", "BERTH_RENEW_EVERY=2s", "BERTH_FENCE_MARGIN=3s", "BERTH_KILL_MARGIN=1s", "BERTH_LOOP_REAP_INTERVAL=2s"}, true},
 	} {
-		environ := append(tc.environ, "BERTH_DATABASE_URL=postgres://h/d", "BERTH_BLOB_DIR=/b", "BERTH_MASTER_KEY=00ff")
+		environ := append(slices.Clone(tc.environ), "BERTH_DATABASE_URL=postgres://h/d", "BERTH_BLOB_DIR=/b", "BERTH_MASTER_KEY=00ff")
 		_, keeper := LoadLeasekeeper(nil, environ, io.Discard)
 		_, worker := LoadAPI([]string{"--workers", "leasekeeper"}, environ, io.Discard)
 		for _, err := range []error{keeper, worker} {
