@@ -39,6 +39,14 @@ func openDataDir(path string) (dataDir, error) {
 
 func (d dataDir) path(name string) string { return filepath.Join(string(d), name) }
 
+// roomy says what to do about a full disk; any other error, and nil, it leaves.
+func (d dataDir) roomy(err error) error {
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return &berth.SetupError{What: "no space left on the disk of the data directory " + string(d), Remedy: "free space there, or choose another with --data-dir"}
+}
+
 // secrets of a local installation.
 type secrets struct {
 	masterKey, password redact.String

@@ -83,6 +83,7 @@ func Up(ctx context.Context, o Options, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	defer func() { err = dir.roomy(err) }()
 	secrets, err := dir.secrets()
 	if err != nil {
 		return err

@@ -204,6 +204,12 @@ func mistakesOfMachines() []mistake {
 		{"a state directory that cannot be written", func(n *newcomer) said {
 			return n.agent("lab-1", "", map[string]string{"BERTH_STATE_DIR": "/dev/null/agent"})
 		}, 1, []string{"/dev/null/agent", "--state-dir"}},
+		{"a full disk under a new agent", func(n *newcomer) said {
+			return n.agent("lab-9", n.token("*"), map[string]string{"BERTH_STATE_DIR": filepath.Join(fullDisk(n.t), "agent")})
+		}, 1, []string{"the state directory", "is full", "free space there and start again"}},
+		{"a full disk under berth up", func(n *newcomer) said {
+			return n.berth(nil, "up", "--data-dir", filepath.Join(fullDisk(n.t), "berth"), "--no-agent", "--demo-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0")
+		}, 1, []string{"no space left", "--data-dir"}},
 		{"an agent that has no token", func(n *newcomer) said { return n.agent("lab-1", "", nil) }, 1, []string{"not enrolled", "make a token", "berth host enrol"}},
 		{"an enrolment token that is used", (*newcomer).usedToken, 1, []string{"one host, once", "berth host enrol"}},
 		{"an enrolment token that is none", func(n *newcomer) said { return n.agent("lab-2", "berth-enrol-nonsense", nil) }, 1, []string{"token", "berth host enrol"}},
