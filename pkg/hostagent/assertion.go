@@ -64,14 +64,19 @@ func (a *api) fetchToken(ctx context.Context) (protocol.TokenResponse, error) {
 	}
 }
 
-// follow has assertions signed by the server's clock from now on.
+// follow has assertions signed by the server's clock from now on. Several calls
+// may learn of one jump at once; it is told once.
 func (a *api) follow(skew time.Duration) {
 	if skew.Abs() <= skewMatters {
 		skew = 0
 	}
 	a.mu.Lock()
+	known := (a.skew-skew).Abs() <= skewMatters && (a.skew == 0) == (skew == 0)
 	a.skew = skew
 	a.mu.Unlock()
+	if known {
+		return
+	}
 	if skew == 0 {
 		a.log.Info("this host's clock is right again")
 		return
