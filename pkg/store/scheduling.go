@@ -142,8 +142,8 @@ type Keeping interface {
 	// in no place or in two, and finished ones that have a token (I15): judged in
 	// one statement and again after locking the task; a task that was only moving
 	// is not counted. One in no place is queued again with the next attempt number
-	// (berth.EventRepaired, berth.ReasonFoundLost), or finished when it was asked to
-	// stop or has no tries left; of two places a live attempt stays, else the queue's
+	// (berth.EventRepaired, berth.ReasonFoundLost), waits for its not-before if that
+	// lies ahead, or is finished when it was asked to stop or has no tries left; of two places a live attempt stays, else the queue's
 	// token (berth.ReasonFoundTwice): see berth.RepairOf. What cannot be repaired is
 	// only told of. Each repair is a transaction of its own; the first error is
 	// returned with what went through.
