@@ -166,5 +166,5 @@ func callerWithoutEpoch(c echo.Context) (store.AgentCall, error) {
 	if !ok || who.Host() == "" {
 		return store.AgentCall{}, berth.ErrUnauthenticated
 	}
-	return store.AgentCall{Actor: who.Actor(httpserver.RequestID(c)), Host: who.Host()}, nil
+	return store.AgentCall{Actor: who.Actor(httpserver.RequestID(c), c.RealIP()), Host: who.Host()}, nil
 }

@@ -1,6 +1,9 @@
 package berth
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+)
 
 // Event names what happened to a task in a transition. The first six are the
 // log events that carry every identifier (design.md section 13).
@@ -101,6 +104,25 @@ const (
 	AuditAmnesty          AuditAction = "leases.amnesty"
 	AuditPluginRegistered AuditAction = "plugin.registered"
 	AuditKeyCreated       AuditAction = "signing_key.created"
+
+	AuditUserChanged      AuditAction = "user.changed"
+	AuditUserProvisioned  AuditAction = "user.provisioned" // first seen with an external issuer's token
+	AuditPasswordChanged  AuditAction = "user.password_changed"
+	AuditLogout           AuditAction = "auth.logout"
+	AuditSessionRevoked   AuditAction = "auth.session_revoked" // a refresh token was used twice
+	AuditAPIKeyCreated    AuditAction = "api_key.created"
+	AuditAPIKeyRevoked    AuditAction = "api_key.revoked"
+	AuditKeyRotationAsked AuditAction = "host.key_rotation_requested"
+	AuditHostKeyOffered   AuditAction = "host.key_offered"
+	AuditHostKeyRotated   AuditAction = "host.key_rotated"
+	AuditResealed         AuditAction = "master_key.resealed"
+	AuditSecretCreated    AuditAction = "secret.created"
+	AuditSecretChanged    AuditAction = "secret.changed" // a new value, grants or description
+	AuditSecretDeleted    AuditAction = "secret.deleted"
+	AuditSecretDelivered  AuditAction = "secret.delivered" // to a host, for an attempt
+	AuditArtifactRead     AuditAction = "artifact.read"
+	AuditLogRead          AuditAction = "log.read"
+	AuditInputRead        AuditAction = "input.read"
 )
 
 // ActionOf is the audit action of a transition's event.
@@ -125,4 +147,23 @@ type AuditEvent struct {
 	To      TaskState
 	Outcome Outcome
 	Reason  string
+	// Before and After are what an administrative act changed, by field: codes,
+	// names and numbers, never content.
+	Before, After Facts
+}
+
+// Facts are texts by field name, as the one JSON object that spells them; "" is
+// none.
+type Facts string
+
+// NewFacts spells facts.
+func NewFacts(facts map[string]string) Facts {
+	if len(facts) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(facts) // sorted by name
+	if err != nil {
+		panic(err) // a map of texts always has a JSON form
+	}
+	return Facts(text)
 }

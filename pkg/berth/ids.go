@@ -18,6 +18,8 @@ type (
 	PoolID string
 	// UserID names a user.
 	UserID string
+	// APIKeyID names an API key (never the key itself).
+	APIKeyID string
 	// EnrolmentID names an enrolment token (never the token itself).
 	EnrolmentID string
 )

@@ -1,6 +1,9 @@
 package berth
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Role is what a principal may do; pkg/identity maps routes to roles.
 type Role string
@@ -52,19 +55,62 @@ type Actor struct {
 	Principal
 	// RequestID of the call, or of the round; goes to the audit row.
 	RequestID string
+	// Client is the caller's address, "" for daemons; goes to the audit row.
+	Client string
+	// Credential is what the caller proved itself with; goes to the audit row.
+	Credential Credential
 }
+
+// Credential names, never holds, what a caller proved itself with: "session:ID",
+// "key:ID" (an API key), "issuer:URL" or "host-key".
+type Credential string
 
 // Daemon is the actor of a lifecycle worker.
 func Daemon(kind ActorKind, instance string) Actor {
 	return Actor{Principal: Principal{Kind: kind, ID: instance}}
 }
 
-// User is somebody with a local password.
+// User is somebody who may log in, or a service that API keys speak for.
 type User struct {
 	ID       UserID
 	Name     string
 	Roles    []Role
 	Disabled bool
+	// HasPassword: may log in here. Services and users of an issuer may not.
+	HasPassword bool
+	// Issuer and Subject name a user of an external issuer; "" for local ones.
+	Issuer, Subject string
+	// Version counts the changes of Roles and Disabled, from 1.
+	Version   int
+	CreatedAt time.Time
+}
+
+// APIKey is a long-lived credential of a user; the secret itself is stored
+// nowhere.
+type APIKey struct {
+	ID       APIKeyID
+	User     UserID
+	UserName string
+	Name     string
+	// Prefix is the first part of the key, by which people recognise it.
+	Prefix string
+	// Roles that it asks for: what it may do is at each use what its user may do
+	// as well ([Within]).
+	Roles     []Role
+	CreatedAt time.Time
+	// Zero where it does not expire, was not used, is not revoked.
+	ExpiresAt, LastUsedAt, RevokedAt time.Time
+}
+
+// Within is those of asked that one of the user's roles includes.
+func Within(asked, users []Role) []Role {
+	var out []Role
+	for _, a := range asked {
+		if slices.ContainsFunc(users, func(u Role) bool { return u.Includes(a) }) {
+			out = append(out, a)
+		}
+	}
+	return out
 }
 
 // Scope is what a caller may see of tasks. The zero value sees nothing.

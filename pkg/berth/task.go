@@ -113,6 +113,8 @@ type NewTask struct {
 	Retry        RetryPolicy
 	// Inputs by name, at most MaxTaskInputs; Size is the server's to fill in.
 	Inputs []InputRef
+	// Secrets that the work is given, by name, sorted, at most MaxTaskSecrets.
+	Secrets []string
 }
 
 // Task is a task as it is read.
@@ -131,6 +133,7 @@ type Task struct {
 	QueueTimeout time.Duration // zero: none
 	Retry        RetryPolicy
 	Inputs       []InputRef
+	Secrets      []string
 	// Budget is the number of tries allowed: Retry.MaxAttempts, raised by
 	// manual retries.
 	Budget int

@@ -323,6 +323,58 @@ func (e WaitFor) Valid() bool {
 	}
 }
 
+// APIKey defines model for APIKey.
+type APIKey struct {
+	CreatedAt time.Time `json:"created_at"`
+	ExpiresAt time.Time `json:"expires_at,omitempty,omitzero"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Key In the answer to its creation only.
+	Key string `json:"key,omitempty,omitzero"`
+
+	// LastUsedAt To the minute.
+	LastUsedAt time.Time `json:"last_used_at,omitempty,omitzero"`
+	Name       string    `json:"name"`
+
+	// Prefix The key's beginning
+	Prefix    string    `json:"prefix"`
+	RevokedAt time.Time `json:"revoked_at,omitempty,omitzero"`
+	Roles     []Role    `json:"roles"`
+
+	// User A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	User     ID     `json:"user"`
+	UserName string `json:"user_name"`
+}
+
+// APIKeyList defines model for APIKeyList.
+type APIKeyList struct {
+	APIKeys       []APIKey `json:"api_keys"`
+	NextPageToken string   `json:"next_page_token,omitempty,omitzero"`
+}
+
+// APIKeySpec defines model for APIKeySpec.
+type APIKeySpec struct {
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name  Name   `json:"name"`
+	Roles []Role `json:"roles"`
+
+	// TTLSeconds Absent: a year.
+	TTLSeconds float64 `json:"ttl_seconds,omitempty,omitzero"`
+
+	// User Whose key it is; absent: one's own.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	User ID `json:"user,omitempty,omitzero"`
+}
+
 // Artifact defines model for Artifact.
 type Artifact struct {
 	// AttemptID A UUID in lower case.
@@ -414,6 +466,45 @@ type AttemptList struct {
 
 // AttemptState Where it stands, or stood when it ended.
 type AttemptState string
+
+// AuditEvent defines model for AuditEvent.
+type AuditEvent struct {
+	Action    string `json:"action"`
+	Actor     string `json:"actor"`
+	ActorKind string `json:"actor_kind"`
+
+	// ActorName The user's or host's name as it is now.
+	ActorName string            `json:"actor_name,omitempty,omitzero"`
+	After     map[string]string `json:"after,omitempty,omitzero"`
+	At        time.Time         `json:"at"`
+	Attempt   string            `json:"attempt,omitempty,omitzero"`
+	Before    map[string]string `json:"before,omitempty,omitzero"`
+
+	// Client The caller's address.
+	Client string `json:"client,omitempty,omitzero"`
+
+	// Credential What the caller proved itself with: `session:ID`, `key:ID`, `issuer:URL`, `host-key`.
+	Credential string `json:"credential,omitempty,omitzero"`
+	Device     string `json:"device,omitempty,omitzero"`
+	From       string `json:"from,omitempty,omitzero"`
+	Host       string `json:"host,omitempty,omitzero"`
+
+	// ID Ascending by time of writing.
+	ID         string `json:"id"`
+	Number     int    `json:"number,omitempty,omitzero"`
+	Outcome    string `json:"outcome,omitempty,omitzero"`
+	Reason     string `json:"reason,omitempty,omitzero"`
+	RequestID  string `json:"request_id,omitempty,omitzero"`
+	Target     string `json:"target"`
+	TargetKind string `json:"target_kind"`
+	To         string `json:"to,omitempty,omitzero"`
+}
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	Events        []AuditEvent `json:"events"`
+	NextPageToken string       `json:"next_page_token,omitempty,omitzero"`
+}
 
 // Device Its state has four axes - present, health, admin, occupancy.
 type Device struct {
@@ -735,8 +826,22 @@ type Me struct {
 // Examples: default
 type Name = string
 
+// NewPassword defines model for NewPassword.
+type NewPassword struct {
+	// Password At least 8 characters.
+	Password string `json:"password"`
+}
+
 // Outcome defines model for Outcome.
 type Outcome string
+
+// PasswordChange defines model for PasswordChange.
+type PasswordChange struct {
+	CurrentPassword string `json:"current_password"`
+
+	// NewPassword At least 8 characters.
+	NewPassword string `json:"new_password"`
+}
 
 // Placement defines model for Placement.
 type Placement struct {
@@ -947,6 +1052,62 @@ type RetrySpec struct {
 // Role defines model for Role.
 type Role string
 
+// Secret defines model for Secret.
+type Secret struct {
+	CreatedAt   time.Time `json:"created_at"`
+	Description string    `json:"description,omitempty,omitzero"`
+
+	// Grants To administrators alone.
+	Grants []SecretGrant `json:"grants"`
+
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name      Name      `json:"name"`
+	UpdatedAt time.Time `json:"updated_at"`
+
+	// Version Counts the values.
+	Version int `json:"version"`
+}
+
+// SecretGrant Either a user or a role.
+type SecretGrant struct {
+	Role Role `json:"role,omitempty,omitzero"`
+
+	// User A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	User ID `json:"user,omitempty,omitzero"`
+}
+
+// SecretList defines model for SecretList.
+type SecretList struct {
+	NextPageToken string   `json:"next_page_token,omitempty,omitzero"`
+	Secrets       []Secret `json:"secrets"`
+}
+
+// SecretSpec defines model for SecretSpec.
+type SecretSpec struct {
+	Description *string        `json:"description,omitempty"`
+	Grants      *[]SecretGrant `json:"grants,omitempty"`
+	Value       *string        `json:"value,omitempty"`
+}
+
+// SigningKey defines model for SigningKey.
+type SigningKey struct {
+	Algorithm string    `json:"algorithm"`
+	CreatedAt time.Time `json:"created_at"`
+	ID        string    `json:"id"`
+
+	// Signs New tokens are signed with it.
+	Signs bool `json:"signs"`
+}
+
+// SigningKeyList defines model for SigningKeyList.
+type SigningKeyList struct {
+	SigningKeys []SigningKey `json:"signing_keys"`
+}
+
 // SubmittedTasks defines model for SubmittedTasks.
 type SubmittedTasks struct {
 	Tasks []Task `json:"tasks"`
@@ -1025,7 +1186,10 @@ type Task struct {
 	Result            json.RawMessage `json:"result,omitempty,omitzero"`
 	Retry             Retry           `json:"retry"`
 	RunTimeoutSeconds float64         `json:"run_timeout_seconds"`
-	Selector          string          `json:"selector"`
+
+	// Secrets Names of the secrets that the work is given.
+	Secrets  []string `json:"secrets,omitempty,omitzero"`
+	Selector string   `json:"selector"`
 
 	// State `scheduled` not before its time; `queued`; `assigned`, `claimed`, `running` on a device; `failed` waiting for its retry; finished: `succeeded`, `dead_letter`, `cancelled`.
 	State       TaskState `json:"state"`
@@ -1143,6 +1307,9 @@ type TaskSpec struct {
 	// RunTimeoutSeconds Bounds one attempt from its start.
 	RunTimeoutSeconds float64 `json:"run_timeout_seconds,omitempty,omitzero"`
 
+	// Secrets Secrets that the work is given, by name; the payload says what for (`secret` of a `type` step, `secret_env` of `process.run`). Each must be granted to the submitter.
+	Secrets []Name `json:"secrets,omitempty,omitzero"`
+
 	// Selector Which devices fit, by their labels. `berth.dev/device=ID` pins the task to a device; `berth.dev/probe=ID` does so even if it is cordoned or quarantined, for operators alone.
 	//
 	// Examples: browser=chromium,os in (linux,darwin)
@@ -1165,6 +1332,49 @@ type Tokens struct {
 
 // TokensTokenType defines model for Tokens.TokenType.
 type TokensTokenType string
+
+// User defines model for User.
+type User struct {
+	CreatedAt time.Time `json:"created_at"`
+	Disabled  bool      `json:"disabled"`
+
+	// HasPassword Logs in here; `false` for services and users of an issuer.
+	HasPassword bool `json:"has_password"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Issuer The external issuer that knows the user.
+	Issuer string `json:"issuer,omitempty,omitzero"`
+	Name   string `json:"name"`
+	Roles  []Role `json:"roles"`
+}
+
+// UserChange defines model for UserChange.
+type UserChange struct {
+	Disabled *bool  `json:"disabled,omitempty"`
+	Roles    []Role `json:"roles,omitempty,omitzero"`
+}
+
+// UserList defines model for UserList.
+type UserList struct {
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+	Users         []User `json:"users"`
+}
+
+// UserSpec defines model for UserSpec.
+type UserSpec struct {
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name Name `json:"name"`
+
+	// Password At least 8 characters; absent: a service.
+	Password string `json:"password,omitempty,omitzero"`
+	Roles    []Role `json:"roles"`
+}
 
 // Version A full semantic version such as 1.4.0.
 //
@@ -1190,6 +1400,9 @@ type DeviceID = ID
 // Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
 type HostID = ID
 
+// IfMatch defines model for IfMatch.
+type IfMatch = string
+
 // InputDigest A SHA-256 in 64 lower-case hex digits.
 type InputDigest = Digest
 
@@ -1209,6 +1422,11 @@ type PluginName = Name
 // Examples: default
 type PoolName = Name
 
+// SecretName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type SecretName = Name
+
 // TaskID A UUID in lower case.
 //
 // Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
@@ -1216,6 +1434,11 @@ type TaskID = ID
 
 // TraceParent defines model for TraceParent.
 type TraceParent = string
+
+// UserID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type UserID = ID
 
 // VersionOfPlugin A full semantic version such as 1.4.0.
 //
@@ -1227,6 +1450,46 @@ type Wait = float64
 
 // WaitUntil defines model for WaitUntil.
 type WaitUntil = WaitFor
+
+// ListAPIKeysParams defines parameters for ListAPIKeys.
+type ListAPIKeysParams struct {
+	// User A user's id, or `all`; for administrators alone.
+	User     string   `form:"user,omitempty" json:"user,omitempty,omitzero"`
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreateAPIKeyParams defines parameters for CreateAPIKey.
+type CreateAPIKeyParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor A user's, host's or daemon's id.
+	Actor string `form:"actor,omitempty" json:"actor,omitempty,omitzero"`
+
+	// Action An action such as `user.changed`, or the beginning of several with its dot (`user.`).
+	Action     string `form:"action,omitempty" json:"action,omitempty,omitzero"`
+	TargetKind string `form:"target_kind,omitempty" json:"target_kind,omitempty,omitzero"`
+
+	// Target The target's id; needs `target_kind`.
+	Target    string    `form:"target,omitempty" json:"target,omitempty,omitzero"`
+	Host      ID        `form:"host,omitempty" json:"host,omitempty,omitzero"`
+	Device    ID        `form:"device,omitempty" json:"device,omitempty,omitzero"`
+	RequestID string    `form:"request_id,omitempty" json:"request_id,omitempty,omitzero"`
+	From      time.Time `form:"from,omitempty" json:"from,omitempty,omitzero"`
+
+	// To Exclusive.
+	To       time.Time `form:"to,omitempty" json:"to,omitempty,omitzero"`
+	PageSize PageSize  `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
 
 // ListDevicesParams defines parameters for ListDevices.
 type ListDevicesParams struct {
@@ -1301,6 +1564,20 @@ type ListPoolsParams struct {
 
 // CreatePoolParams defines parameters for CreatePool.
 type CreatePoolParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// ListSecretsParams defines parameters for ListSecrets.
+type ListSecretsParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// RotateSigningKeyParams defines parameters for RotateSigningKey.
+type RotateSigningKeyParams struct {
 	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
@@ -1393,11 +1670,39 @@ type RetryTaskParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
+// ListUsersParams defines parameters for ListUsers.
+type ListUsersParams struct {
+	// Name The one of this name.
+	Name     Name     `form:"name,omitempty" json:"name,omitempty,omitzero"`
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreateUserParams defines parameters for CreateUser.
+type CreateUserParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// ChangeUserParams defines parameters for ChangeUser.
+type ChangeUserParams struct {
+	// IfMatch The `ETag` that the change is based on; another one is `wrong_state`.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// CreateAPIKeyJSONRequestBody defines body for CreateAPIKey for application/json ContentType.
+type CreateAPIKeyJSONRequestBody = APIKeySpec
+
 // LoginJSONRequestBody defines body for Login for application/json ContentType.
 type LoginJSONRequestBody = LoginRequest
 
 // LogoutJSONRequestBody defines body for Logout for application/json ContentType.
 type LogoutJSONRequestBody = RefreshRequest
+
+// ChangePasswordJSONRequestBody defines body for ChangePassword for application/json ContentType.
+type ChangePasswordJSONRequestBody = PasswordChange
 
 // RefreshJSONRequestBody defines body for Refresh for application/json ContentType.
 type RefreshJSONRequestBody = RefreshRequest
@@ -1432,6 +1737,9 @@ type BeginInputJSONRequestBody = InputSpec
 // CreatePoolJSONRequestBody defines body for CreatePool for application/json ContentType.
 type CreatePoolJSONRequestBody = PoolSpec
 
+// PutSecretJSONRequestBody defines body for PutSecret for application/json ContentType.
+type PutSecretJSONRequestBody = SecretSpec
+
 // SubmitTaskJSONRequestBody defines body for SubmitTask for application/json ContentType.
 type SubmitTaskJSONRequestBody = TaskSpec
 
@@ -1444,8 +1752,29 @@ type ChangeTaskJSONRequestBody = TaskChange
 // RetryTaskJSONRequestBody defines body for RetryTask for application/json ContentType.
 type RetryTaskJSONRequestBody = RetryRequest
 
+// CreateUserJSONRequestBody defines body for CreateUser for application/json ContentType.
+type CreateUserJSONRequestBody = UserSpec
+
+// ChangeUserJSONRequestBody defines body for ChangeUser for application/json ContentType.
+type ChangeUserJSONRequestBody = UserChange
+
+// SetUserPasswordJSONRequestBody defines body for SetUserPassword for application/json ContentType.
+type SetUserPasswordJSONRequestBody = NewPassword
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// ListAPIKeys List API keys, never the secret part
+	// (GET /api-keys)
+	ListAPIKeys(ctx echo.Context, params ListAPIKeysParams) error
+	// CreateAPIKey Create an API key
+	// (POST /api-keys)
+	CreateAPIKey(ctx echo.Context, params CreateAPIKeyParams) error
+	// RevokeAPIKey Revoke an API key at once
+	// (DELETE /api-keys/{id})
+	RevokeAPIKey(ctx echo.Context, id ID) error
+	// ListAudit Search the audit trail, newest first
+	// (GET /audit)
+	ListAudit(ctx echo.Context, params ListAuditParams) error
 	// GetJWKS Get the public keys that verify access tokens
 	// (GET /auth/jwks)
 	GetJWKS(ctx echo.Context) error
@@ -1458,6 +1787,9 @@ type ServerInterface interface {
 	// GetMe Tell who the token belongs to
 	// (GET /auth/me)
 	GetMe(ctx echo.Context) error
+	// ChangePassword Change one's own password
+	// (POST /auth/password)
+	ChangePassword(ctx echo.Context) error
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx echo.Context) error
@@ -1518,6 +1850,9 @@ type ServerInterface interface {
 	// RevokeHost Shut a host out for ever
 	// (POST /hosts/{id}/revoke)
 	RevokeHost(ctx echo.Context, id HostID) error
+	// RotateHostKey Ask a host to change its key
+	// (POST /hosts/{id}/rotate-key)
+	RotateHostKey(ctx echo.Context, id HostID) error
 	// UndrainHost End a host's drain
 	// (POST /hosts/{id}/undrain)
 	UndrainHost(ctx echo.Context, id HostID) error
@@ -1563,6 +1898,24 @@ type ServerInterface interface {
 	// ResumePool Place tasks in a pool again
 	// (POST /pools/{name}/resume)
 	ResumePool(ctx echo.Context, name PoolName) error
+	// ListSecrets List secrets by name, never their values
+	// (GET /secrets)
+	ListSecrets(ctx echo.Context, params ListSecretsParams) error
+	// DeleteSecret Delete a secret
+	// (DELETE /secrets/{name})
+	DeleteSecret(ctx echo.Context, name SecretName) error
+	// GetSecret Get a secret, never its value
+	// (GET /secrets/{name})
+	GetSecret(ctx echo.Context, name SecretName) error
+	// PutSecret Create a secret, or change its value, grants or description
+	// (PUT /secrets/{name})
+	PutSecret(ctx echo.Context, name SecretName) error
+	// ListSigningKeys List the keys that sign access tokens, newest first
+	// (GET /signing-keys)
+	ListSigningKeys(ctx echo.Context) error
+	// RotateSigningKey Sign with a new key from now on
+	// (POST /signing-keys/rotate)
+	RotateSigningKey(ctx echo.Context, params RotateSigningKeyParams) error
 	// ListTasks List tasks, newest first
 	// (GET /tasks)
 	ListTasks(ctx echo.Context, params ListTasksParams) error
@@ -1602,11 +1955,191 @@ type ServerInterface interface {
 	// RetryTask Put a task back in the queue
 	// (POST /tasks/{id}/retry)
 	RetryTask(ctx echo.Context, id TaskID, params RetryTaskParams) error
+	// ListUsers List users by name
+	// (GET /users)
+	ListUsers(ctx echo.Context, params ListUsersParams) error
+	// CreateUser Create a user
+	// (POST /users)
+	CreateUser(ctx echo.Context, params CreateUserParams) error
+	// GetUser Get a user
+	// (GET /users/{id})
+	GetUser(ctx echo.Context, id UserID) error
+	// ChangeUser Change a user's roles, disable or enable it
+	// (PATCH /users/{id})
+	ChangeUser(ctx echo.Context, id UserID, params ChangeUserParams) error
+	// SetUserPassword Give a user a new password
+	// (PUT /users/{id}/password)
+	SetUserPassword(ctx echo.Context, id UserID) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
 type ServerInterfaceWrapper struct {
 	Handler ServerInterface
+}
+
+// ListAPIKeys converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAPIKeys(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAPIKeysParams
+	// ------------- Optional query parameter "user" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "user", ctx.QueryParams(), &params.User, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter user: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAPIKeys(ctx, params)
+	return err
+}
+
+// CreateAPIKey converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateAPIKey(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateAPIKeyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateAPIKey(ctx, params)
+	return err
+}
+
+// RevokeAPIKey converts echo context to params.
+func (w *ServerInterfaceWrapper) RevokeAPIKey(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id ID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RevokeAPIKey(ctx, id)
+	return err
+}
+
+// ListAudit converts echo context to params.
+func (w *ServerInterfaceWrapper) ListAudit(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", ctx.QueryParams(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter actor: %s", err))
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", ctx.QueryParams(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter action: %s", err))
+	}
+
+	// ------------- Optional query parameter "target_kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target_kind", ctx.QueryParams(), &params.TargetKind, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter target_kind: %s", err))
+	}
+
+	// ------------- Optional query parameter "target" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "target", ctx.QueryParams(), &params.Target, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter target: %s", err))
+	}
+
+	// ------------- Optional query parameter "host" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "host", ctx.QueryParams(), &params.Host, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter host: %s", err))
+	}
+
+	// ------------- Optional query parameter "device" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "device", ctx.QueryParams(), &params.Device, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter device: %s", err))
+	}
+
+	// ------------- Optional query parameter "request_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_id", ctx.QueryParams(), &params.RequestID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter request_id: %s", err))
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", ctx.QueryParams(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter from: %s", err))
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", ctx.QueryParams(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter to: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListAudit(ctx, params)
+	return err
 }
 
 // GetJWKS converts echo context to params.
@@ -1642,6 +2175,15 @@ func (w *ServerInterfaceWrapper) GetMe(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetMe(ctx)
+	return err
+}
+
+// ChangePassword converts echo context to params.
+func (w *ServerInterfaceWrapper) ChangePassword(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ChangePassword(ctx)
 	return err
 }
 
@@ -2040,6 +2582,22 @@ func (w *ServerInterfaceWrapper) RevokeHost(ctx echo.Context) error {
 	return err
 }
 
+// RotateHostKey converts echo context to params.
+func (w *ServerInterfaceWrapper) RotateHostKey(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id HostID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RotateHostKey(ctx, id)
+	return err
+}
+
 // UndrainHost converts echo context to params.
 func (w *ServerInterfaceWrapper) UndrainHost(ctx echo.Context) error {
 	var err error
@@ -2335,6 +2893,117 @@ func (w *ServerInterfaceWrapper) ResumePool(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.ResumePool(ctx, name)
+	return err
+}
+
+// ListSecrets converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSecrets(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSecretsParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSecrets(ctx, params)
+	return err
+}
+
+// DeleteSecret converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteSecret(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name SecretName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteSecret(ctx, name)
+	return err
+}
+
+// GetSecret converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSecret(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name SecretName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSecret(ctx, name)
+	return err
+}
+
+// PutSecret converts echo context to params.
+func (w *ServerInterfaceWrapper) PutSecret(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name SecretName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PutSecret(ctx, name)
+	return err
+}
+
+// ListSigningKeys converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSigningKeys(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSigningKeys(ctx)
+	return err
+}
+
+// RotateSigningKey converts echo context to params.
+func (w *ServerInterfaceWrapper) RotateSigningKey(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RotateSigningKeyParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RotateSigningKey(ctx, params)
 	return err
 }
 
@@ -2809,6 +3478,135 @@ func (w *ServerInterfaceWrapper) RetryTask(ctx echo.Context) error {
 	return err
 }
 
+// ListUsers converts echo context to params.
+func (w *ServerInterfaceWrapper) ListUsers(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListUsersParams
+	// ------------- Optional query parameter "name" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", ctx.QueryParams(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListUsers(ctx, params)
+	return err
+}
+
+// CreateUser converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateUser(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateUserParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateUser(ctx, params)
+	return err
+}
+
+// GetUser converts echo context to params.
+func (w *ServerInterfaceWrapper) GetUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id UserID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetUser(ctx, id)
+	return err
+}
+
+// ChangeUser converts echo context to params.
+func (w *ServerInterfaceWrapper) ChangeUser(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id UserID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ChangeUserParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = IfMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ChangeUser(ctx, id, params)
+	return err
+}
+
+// SetUserPassword converts echo context to params.
+func (w *ServerInterfaceWrapper) SetUserPassword(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id UserID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.SetUserPassword(ctx, id)
+	return err
+}
+
 // This is a simple interface which specifies echo.Route addition functions which
 // are present on both echo.Echo and echo.Group, since we want to allow using
 // either of them for path registration
@@ -2904,6 +3702,23 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/enrolment-tokens", wrapper.ListEnrolmentTokens, options.OperationMiddlewares["listEnrolmentTokens"]...)
 	router.POST(options.BaseURL+"/enrolment-tokens", wrapper.CreateEnrolmentToken, options.OperationMiddlewares["createEnrolmentToken"]...)
 	router.DELETE(options.BaseURL+"/enrolment-tokens/:id", wrapper.RevokeEnrolmentToken, options.OperationMiddlewares["revokeEnrolmentToken"]...)
+	router.POST(options.BaseURL+"/auth/password", wrapper.ChangePassword, options.OperationMiddlewares["changePassword"]...)
+	router.GET(options.BaseURL+"/users", wrapper.ListUsers, options.OperationMiddlewares["listUsers"]...)
+	router.POST(options.BaseURL+"/users", wrapper.CreateUser, options.OperationMiddlewares["createUser"]...)
+	router.GET(options.BaseURL+"/users/:id", wrapper.GetUser, options.OperationMiddlewares["getUser"]...)
+	router.PATCH(options.BaseURL+"/users/:id", wrapper.ChangeUser, options.OperationMiddlewares["changeUser"]...)
+	router.PUT(options.BaseURL+"/users/:id/password", wrapper.SetUserPassword, options.OperationMiddlewares["setUserPassword"]...)
+	router.GET(options.BaseURL+"/api-keys", wrapper.ListAPIKeys, options.OperationMiddlewares["listAPIKeys"]...)
+	router.POST(options.BaseURL+"/api-keys", wrapper.CreateAPIKey, options.OperationMiddlewares["createAPIKey"]...)
+	router.DELETE(options.BaseURL+"/api-keys/:id", wrapper.RevokeAPIKey, options.OperationMiddlewares["revokeAPIKey"]...)
+	router.GET(options.BaseURL+"/signing-keys", wrapper.ListSigningKeys, options.OperationMiddlewares["listSigningKeys"]...)
+	router.POST(options.BaseURL+"/signing-keys/rotate", wrapper.RotateSigningKey, options.OperationMiddlewares["rotateSigningKey"]...)
+	router.GET(options.BaseURL+"/audit", wrapper.ListAudit, options.OperationMiddlewares["listAudit"]...)
+	router.GET(options.BaseURL+"/secrets", wrapper.ListSecrets, options.OperationMiddlewares["listSecrets"]...)
+	router.DELETE(options.BaseURL+"/secrets/:name", wrapper.DeleteSecret, options.OperationMiddlewares["deleteSecret"]...)
+	router.GET(options.BaseURL+"/secrets/:name", wrapper.GetSecret, options.OperationMiddlewares["getSecret"]...)
+	router.PUT(options.BaseURL+"/secrets/:name", wrapper.PutSecret, options.OperationMiddlewares["putSecret"]...)
+	router.POST(options.BaseURL+"/hosts/:id/rotate-key", wrapper.RotateHostKey, options.OperationMiddlewares["rotateHostKey"]...)
 	router.GET(options.BaseURL+"/plugins", wrapper.ListPlugins, options.OperationMiddlewares["listPlugins"]...)
 	router.GET(options.BaseURL+"/plugins/:name", wrapper.GetPlugin, options.OperationMiddlewares["getPlugin"]...)
 	router.POST(options.BaseURL+"/plugins/:name/:version/enable", wrapper.EnablePlugin, options.OperationMiddlewares["enablePlugin"]...)
@@ -2912,6 +3727,157 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 }
 
 type ProblemApplicationProblemPlusJSONResponse Problem
+
+type ListAPIKeysRequestObject struct {
+	Params ListAPIKeysParams
+}
+
+type ListAPIKeysResponseObject interface {
+	VisitListAPIKeysResponse(w http.ResponseWriter) error
+}
+
+type ListAPIKeys200JSONResponse APIKeyList
+
+func (response ListAPIKeys200JSONResponse) VisitListAPIKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAPIKeysdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAPIKeysdefaultApplicationProblemPlusJSONResponse) VisitListAPIKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateAPIKeyRequestObject struct {
+	Params CreateAPIKeyParams
+	Body   *CreateAPIKeyJSONRequestBody
+}
+
+type CreateAPIKeyResponseObject interface {
+	VisitCreateAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type CreateAPIKey201JSONResponse APIKey
+
+func (response CreateAPIKey201JSONResponse) VisitCreateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateAPIKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CreateAPIKeydefaultApplicationProblemPlusJSONResponse) VisitCreateAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RevokeAPIKeyRequestObject struct {
+	ID ID `json:"id"`
+}
+
+type RevokeAPIKeyResponseObject interface {
+	VisitRevokeAPIKeyResponse(w http.ResponseWriter) error
+}
+
+type RevokeAPIKey204Response struct {
+}
+
+func (response RevokeAPIKey204Response) VisitRevokeAPIKeyResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RevokeAPIKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RevokeAPIKeydefaultApplicationProblemPlusJSONResponse) VisitRevokeAPIKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditRequestObject struct {
+	Params ListAuditParams
+}
+
+type ListAuditResponseObject interface {
+	VisitListAuditResponse(w http.ResponseWriter) error
+}
+
+type ListAudit200JSONResponse AuditList
+
+func (response ListAudit200JSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAuditdefaultApplicationProblemPlusJSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type GetJWKSRequestObject struct {
 }
@@ -3050,6 +4016,39 @@ type GetMedefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response GetMedefaultApplicationProblemPlusJSONResponse) VisitGetMeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ChangePasswordRequestObject struct {
+	Body *ChangePasswordJSONRequestBody
+}
+
+type ChangePasswordResponseObject interface {
+	VisitChangePasswordResponse(w http.ResponseWriter) error
+}
+
+type ChangePassword204Response struct {
+}
+
+func (response ChangePassword204Response) VisitChangePasswordResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type ChangePassworddefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ChangePassworddefaultApplicationProblemPlusJSONResponse) VisitChangePasswordResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3842,6 +4841,45 @@ func (response RevokeHostdefaultApplicationProblemPlusJSONResponse) VisitRevokeH
 	return err
 }
 
+type RotateHostKeyRequestObject struct {
+	ID HostID `json:"id"`
+}
+
+type RotateHostKeyResponseObject interface {
+	VisitRotateHostKeyResponse(w http.ResponseWriter) error
+}
+
+type RotateHostKey200JSONResponse Host
+
+func (response RotateHostKey200JSONResponse) VisitRotateHostKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateHostKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RotateHostKeydefaultApplicationProblemPlusJSONResponse) VisitRotateHostKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type UndrainHostRequestObject struct {
 	ID HostID `json:"id"`
 }
@@ -4464,6 +5502,234 @@ func (response ResumePooldefaultApplicationProblemPlusJSONResponse) VisitResumeP
 	return err
 }
 
+type ListSecretsRequestObject struct {
+	Params ListSecretsParams
+}
+
+type ListSecretsResponseObject interface {
+	VisitListSecretsResponse(w http.ResponseWriter) error
+}
+
+type ListSecrets200JSONResponse SecretList
+
+func (response ListSecrets200JSONResponse) VisitListSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSecretsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListSecretsdefaultApplicationProblemPlusJSONResponse) VisitListSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteSecretRequestObject struct {
+	Name SecretName `json:"name"`
+}
+
+type DeleteSecretResponseObject interface {
+	VisitDeleteSecretResponse(w http.ResponseWriter) error
+}
+
+type DeleteSecret204Response struct {
+}
+
+func (response DeleteSecret204Response) VisitDeleteSecretResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DeleteSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DeleteSecretdefaultApplicationProblemPlusJSONResponse) VisitDeleteSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSecretRequestObject struct {
+	Name SecretName `json:"name"`
+}
+
+type GetSecretResponseObject interface {
+	VisitGetSecretResponse(w http.ResponseWriter) error
+}
+
+type GetSecret200JSONResponse Secret
+
+func (response GetSecret200JSONResponse) VisitGetSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetSecretdefaultApplicationProblemPlusJSONResponse) VisitGetSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PutSecretRequestObject struct {
+	Name SecretName `json:"name"`
+	Body *PutSecretJSONRequestBody
+}
+
+type PutSecretResponseObject interface {
+	VisitPutSecretResponse(w http.ResponseWriter) error
+}
+
+type PutSecret200JSONResponse Secret
+
+func (response PutSecret200JSONResponse) VisitPutSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PutSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PutSecretdefaultApplicationProblemPlusJSONResponse) VisitPutSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSigningKeysRequestObject struct {
+}
+
+type ListSigningKeysResponseObject interface {
+	VisitListSigningKeysResponse(w http.ResponseWriter) error
+}
+
+type ListSigningKeys200JSONResponse SigningKeyList
+
+func (response ListSigningKeys200JSONResponse) VisitListSigningKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSigningKeysdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListSigningKeysdefaultApplicationProblemPlusJSONResponse) VisitListSigningKeysResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateSigningKeyRequestObject struct {
+	Params RotateSigningKeyParams
+}
+
+type RotateSigningKeyResponseObject interface {
+	VisitRotateSigningKeyResponse(w http.ResponseWriter) error
+}
+
+type RotateSigningKey200JSONResponse SigningKeyList
+
+func (response RotateSigningKey200JSONResponse) VisitRotateSigningKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateSigningKeydefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RotateSigningKeydefaultApplicationProblemPlusJSONResponse) VisitRotateSigningKeyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListTasksRequestObject struct {
 	Params ListTasksParams
 }
@@ -5018,8 +6284,229 @@ func (response RetryTaskdefaultApplicationProblemPlusJSONResponse) VisitRetryTas
 	return err
 }
 
+type ListUsersRequestObject struct {
+	Params ListUsersParams
+}
+
+type ListUsersResponseObject interface {
+	VisitListUsersResponse(w http.ResponseWriter) error
+}
+
+type ListUsers200JSONResponse UserList
+
+func (response ListUsers200JSONResponse) VisitListUsersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListUsersdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListUsersdefaultApplicationProblemPlusJSONResponse) VisitListUsersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateUserRequestObject struct {
+	Params CreateUserParams
+	Body   *CreateUserJSONRequestBody
+}
+
+type CreateUserResponseObject interface {
+	VisitCreateUserResponse(w http.ResponseWriter) error
+}
+
+type CreateUser201JSONResponse User
+
+func (response CreateUser201JSONResponse) VisitCreateUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateUserdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CreateUserdefaultApplicationProblemPlusJSONResponse) VisitCreateUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUserRequestObject struct {
+	ID UserID `json:"id"`
+}
+
+type GetUserResponseObject interface {
+	VisitGetUserResponse(w http.ResponseWriter) error
+}
+
+type GetUser200ResponseHeaders struct {
+	ETag string
+}
+
+type GetUser200JSONResponse struct {
+	Body    User
+	Headers GetUser200ResponseHeaders
+}
+
+func (response GetUser200JSONResponse) VisitGetUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUserdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetUserdefaultApplicationProblemPlusJSONResponse) VisitGetUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ChangeUserRequestObject struct {
+	ID     UserID `json:"id"`
+	Params ChangeUserParams
+	Body   *ChangeUserJSONRequestBody
+}
+
+type ChangeUserResponseObject interface {
+	VisitChangeUserResponse(w http.ResponseWriter) error
+}
+
+type ChangeUser200ResponseHeaders struct {
+	ETag string
+}
+
+type ChangeUser200JSONResponse struct {
+	Body    User
+	Headers ChangeUser200ResponseHeaders
+}
+
+func (response ChangeUser200JSONResponse) VisitChangeUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ChangeUserdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ChangeUserdefaultApplicationProblemPlusJSONResponse) VisitChangeUserResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type SetUserPasswordRequestObject struct {
+	ID   UserID `json:"id"`
+	Body *SetUserPasswordJSONRequestBody
+}
+
+type SetUserPasswordResponseObject interface {
+	VisitSetUserPasswordResponse(w http.ResponseWriter) error
+}
+
+type SetUserPassword204Response struct {
+}
+
+func (response SetUserPassword204Response) VisitSetUserPasswordResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type SetUserPassworddefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response SetUserPassworddefaultApplicationProblemPlusJSONResponse) VisitSetUserPasswordResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// ListAPIKeys List API keys, never the secret part
+	// (GET /api-keys)
+	ListAPIKeys(ctx context.Context, request ListAPIKeysRequestObject) (ListAPIKeysResponseObject, error)
+	// CreateAPIKey Create an API key
+	// (POST /api-keys)
+	CreateAPIKey(ctx context.Context, request CreateAPIKeyRequestObject) (CreateAPIKeyResponseObject, error)
+	// RevokeAPIKey Revoke an API key at once
+	// (DELETE /api-keys/{id})
+	RevokeAPIKey(ctx context.Context, request RevokeAPIKeyRequestObject) (RevokeAPIKeyResponseObject, error)
+	// ListAudit Search the audit trail, newest first
+	// (GET /audit)
+	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
 	// GetJWKS Get the public keys that verify access tokens
 	// (GET /auth/jwks)
 	GetJWKS(ctx context.Context, request GetJWKSRequestObject) (GetJWKSResponseObject, error)
@@ -5032,6 +6519,9 @@ type StrictServerInterface interface {
 	// GetMe Tell who the token belongs to
 	// (GET /auth/me)
 	GetMe(ctx context.Context, request GetMeRequestObject) (GetMeResponseObject, error)
+	// ChangePassword Change one's own password
+	// (POST /auth/password)
+	ChangePassword(ctx context.Context, request ChangePasswordRequestObject) (ChangePasswordResponseObject, error)
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx context.Context, request RefreshRequestObject) (RefreshResponseObject, error)
@@ -5092,6 +6582,9 @@ type StrictServerInterface interface {
 	// RevokeHost Shut a host out for ever
 	// (POST /hosts/{id}/revoke)
 	RevokeHost(ctx context.Context, request RevokeHostRequestObject) (RevokeHostResponseObject, error)
+	// RotateHostKey Ask a host to change its key
+	// (POST /hosts/{id}/rotate-key)
+	RotateHostKey(ctx context.Context, request RotateHostKeyRequestObject) (RotateHostKeyResponseObject, error)
 	// UndrainHost End a host's drain
 	// (POST /hosts/{id}/undrain)
 	UndrainHost(ctx context.Context, request UndrainHostRequestObject) (UndrainHostResponseObject, error)
@@ -5137,6 +6630,24 @@ type StrictServerInterface interface {
 	// ResumePool Place tasks in a pool again
 	// (POST /pools/{name}/resume)
 	ResumePool(ctx context.Context, request ResumePoolRequestObject) (ResumePoolResponseObject, error)
+	// ListSecrets List secrets by name, never their values
+	// (GET /secrets)
+	ListSecrets(ctx context.Context, request ListSecretsRequestObject) (ListSecretsResponseObject, error)
+	// DeleteSecret Delete a secret
+	// (DELETE /secrets/{name})
+	DeleteSecret(ctx context.Context, request DeleteSecretRequestObject) (DeleteSecretResponseObject, error)
+	// GetSecret Get a secret, never its value
+	// (GET /secrets/{name})
+	GetSecret(ctx context.Context, request GetSecretRequestObject) (GetSecretResponseObject, error)
+	// PutSecret Create a secret, or change its value, grants or description
+	// (PUT /secrets/{name})
+	PutSecret(ctx context.Context, request PutSecretRequestObject) (PutSecretResponseObject, error)
+	// ListSigningKeys List the keys that sign access tokens, newest first
+	// (GET /signing-keys)
+	ListSigningKeys(ctx context.Context, request ListSigningKeysRequestObject) (ListSigningKeysResponseObject, error)
+	// RotateSigningKey Sign with a new key from now on
+	// (POST /signing-keys/rotate)
+	RotateSigningKey(ctx context.Context, request RotateSigningKeyRequestObject) (RotateSigningKeyResponseObject, error)
 	// ListTasks List tasks, newest first
 	// (GET /tasks)
 	ListTasks(ctx context.Context, request ListTasksRequestObject) (ListTasksResponseObject, error)
@@ -5176,6 +6687,21 @@ type StrictServerInterface interface {
 	// RetryTask Put a task back in the queue
 	// (POST /tasks/{id}/retry)
 	RetryTask(ctx context.Context, request RetryTaskRequestObject) (RetryTaskResponseObject, error)
+	// ListUsers List users by name
+	// (GET /users)
+	ListUsers(ctx context.Context, request ListUsersRequestObject) (ListUsersResponseObject, error)
+	// CreateUser Create a user
+	// (POST /users)
+	CreateUser(ctx context.Context, request CreateUserRequestObject) (CreateUserResponseObject, error)
+	// GetUser Get a user
+	// (GET /users/{id})
+	GetUser(ctx context.Context, request GetUserRequestObject) (GetUserResponseObject, error)
+	// ChangeUser Change a user's roles, disable or enable it
+	// (PATCH /users/{id})
+	ChangeUser(ctx context.Context, request ChangeUserRequestObject) (ChangeUserResponseObject, error)
+	// SetUserPassword Give a user a new password
+	// (PUT /users/{id}/password)
+	SetUserPassword(ctx context.Context, request SetUserPasswordRequestObject) (SetUserPasswordResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx echo.Context, request any) (any, error)
@@ -5188,6 +6714,129 @@ func NewStrictHandler(ssi StrictServerInterface, middlewares []StrictMiddlewareF
 type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
+}
+
+// ListAPIKeys operation middleware
+func (sh *strictHandler) ListAPIKeys(ctx echo.Context, params ListAPIKeysParams) error {
+	var request ListAPIKeysRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAPIKeys(ctx.Request().Context(), request.(ListAPIKeysRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAPIKeys")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListAPIKeysResponseObject); ok {
+		return validResponse.VisitListAPIKeysResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CreateAPIKey operation middleware
+func (sh *strictHandler) CreateAPIKey(ctx echo.Context, params CreateAPIKeyParams) error {
+	var request CreateAPIKeyRequestObject
+
+	request.Params = params
+
+	var body CreateAPIKeyJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateAPIKey(ctx.Request().Context(), request.(CreateAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateAPIKey")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CreateAPIKeyResponseObject); ok {
+		return validResponse.VisitCreateAPIKeyResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RevokeAPIKey operation middleware
+func (sh *strictHandler) RevokeAPIKey(ctx echo.Context, id ID) error {
+	var request RevokeAPIKeyRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RevokeAPIKey(ctx.Request().Context(), request.(RevokeAPIKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RevokeAPIKey")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RevokeAPIKeyResponseObject); ok {
+		return validResponse.VisitRevokeAPIKeyResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListAudit operation middleware
+func (sh *strictHandler) ListAudit(ctx echo.Context, params ListAuditParams) error {
+	var request ListAuditRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAudit(ctx.Request().Context(), request.(ListAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAudit")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListAuditResponseObject); ok {
+		return validResponse.VisitListAuditResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
 }
 
 // GetJWKS operation middleware
@@ -5322,6 +6971,52 @@ func (sh *strictHandler) GetMe(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(GetMeResponseObject); ok {
 		return validResponse.VisitGetMeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ChangePassword operation middleware
+func (sh *strictHandler) ChangePassword(ctx echo.Context) error {
+	var request ChangePasswordRequestObject
+
+	var body ChangePasswordJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ChangePassword(ctx.Request().Context(), request.(ChangePasswordRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ChangePassword")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ChangePasswordResponseObject); ok {
+		return validResponse.VisitChangePasswordResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -6046,6 +7741,31 @@ func (sh *strictHandler) RevokeHost(ctx echo.Context, id HostID) error {
 	return nil
 }
 
+// RotateHostKey operation middleware
+func (sh *strictHandler) RotateHostKey(ctx echo.Context, id HostID) error {
+	var request RotateHostKeyRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateHostKey(ctx.Request().Context(), request.(RotateHostKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateHostKey")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RotateHostKeyResponseObject); ok {
+		return validResponse.VisitRotateHostKeyResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // UndrainHost operation middleware
 func (sh *strictHandler) UndrainHost(ctx echo.Context, id HostID) error {
 	var request UndrainHostRequestObject
@@ -6464,6 +8184,177 @@ func (sh *strictHandler) ResumePool(ctx echo.Context, name PoolName) error {
 		return err
 	} else if validResponse, ok := response.(ResumePoolResponseObject); ok {
 		return validResponse.VisitResumePoolResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListSecrets operation middleware
+func (sh *strictHandler) ListSecrets(ctx echo.Context, params ListSecretsParams) error {
+	var request ListSecretsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSecrets(ctx.Request().Context(), request.(ListSecretsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSecrets")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListSecretsResponseObject); ok {
+		return validResponse.VisitListSecretsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DeleteSecret operation middleware
+func (sh *strictHandler) DeleteSecret(ctx echo.Context, name SecretName) error {
+	var request DeleteSecretRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteSecret(ctx.Request().Context(), request.(DeleteSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteSecret")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DeleteSecretResponseObject); ok {
+		return validResponse.VisitDeleteSecretResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetSecret operation middleware
+func (sh *strictHandler) GetSecret(ctx echo.Context, name SecretName) error {
+	var request GetSecretRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSecret(ctx.Request().Context(), request.(GetSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSecret")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetSecretResponseObject); ok {
+		return validResponse.VisitGetSecretResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PutSecret operation middleware
+func (sh *strictHandler) PutSecret(ctx echo.Context, name SecretName) error {
+	var request PutSecretRequestObject
+
+	request.Name = name
+
+	var body PutSecretJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PutSecret(ctx.Request().Context(), request.(PutSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PutSecret")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PutSecretResponseObject); ok {
+		return validResponse.VisitPutSecretResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListSigningKeys operation middleware
+func (sh *strictHandler) ListSigningKeys(ctx echo.Context) error {
+	var request ListSigningKeysRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSigningKeys(ctx.Request().Context(), request.(ListSigningKeysRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSigningKeys")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListSigningKeysResponseObject); ok {
+		return validResponse.VisitListSigningKeysResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RotateSigningKey operation middleware
+func (sh *strictHandler) RotateSigningKey(ctx echo.Context, params RotateSigningKeyParams) error {
+	var request RotateSigningKeyRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateSigningKey(ctx.Request().Context(), request.(RotateSigningKeyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateSigningKey")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RotateSigningKeyResponseObject); ok {
+		return validResponse.VisitRotateSigningKeyResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -6891,6 +8782,201 @@ func (sh *strictHandler) RetryTask(ctx echo.Context, id TaskID, params RetryTask
 		return err
 	} else if validResponse, ok := response.(RetryTaskResponseObject); ok {
 		return validResponse.VisitRetryTaskResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListUsers operation middleware
+func (sh *strictHandler) ListUsers(ctx echo.Context, params ListUsersParams) error {
+	var request ListUsersRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListUsers(ctx.Request().Context(), request.(ListUsersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListUsers")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListUsersResponseObject); ok {
+		return validResponse.VisitListUsersResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CreateUser operation middleware
+func (sh *strictHandler) CreateUser(ctx echo.Context, params CreateUserParams) error {
+	var request CreateUserRequestObject
+
+	request.Params = params
+
+	var body CreateUserJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateUser(ctx.Request().Context(), request.(CreateUserRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateUser")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CreateUserResponseObject); ok {
+		return validResponse.VisitCreateUserResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetUser operation middleware
+func (sh *strictHandler) GetUser(ctx echo.Context, id UserID) error {
+	var request GetUserRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetUser(ctx.Request().Context(), request.(GetUserRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetUser")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetUserResponseObject); ok {
+		return validResponse.VisitGetUserResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ChangeUser operation middleware
+func (sh *strictHandler) ChangeUser(ctx echo.Context, id UserID, params ChangeUserParams) error {
+	var request ChangeUserRequestObject
+
+	request.ID = id
+	request.Params = params
+
+	var body ChangeUserJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ChangeUser(ctx.Request().Context(), request.(ChangeUserRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ChangeUser")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ChangeUserResponseObject); ok {
+		return validResponse.VisitChangeUserResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// SetUserPassword operation middleware
+func (sh *strictHandler) SetUserPassword(ctx echo.Context, id UserID) error {
+	var request SetUserPasswordRequestObject
+
+	request.ID = id
+
+	var body SetUserPasswordJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.SetUserPassword(ctx.Request().Context(), request.(SetUserPasswordRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "SetUserPassword")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(SetUserPasswordResponseObject); ok {
+		return validResponse.VisitSetUserPasswordResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -39,7 +39,7 @@ func requestOf(ctx context.Context) request {
 
 func actorOf(ctx context.Context) berth.Actor {
 	r := requestOf(ctx)
-	return r.caller.Actor(r.id)
+	return r.caller.Actor(r.id, r.client)
 }
 
 // reads is which tasks the caller may see. A submitter sees its own; who is a

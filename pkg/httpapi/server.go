@@ -21,6 +21,7 @@ import (
 type Store interface {
 	store.Tasks
 	store.Fleet
+	store.Audit
 	store.Operators
 	store.Inputs
 	store.Accounts

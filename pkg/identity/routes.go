@@ -15,6 +15,8 @@ import (
 type Caller struct {
 	berth.Principal
 	Roles []berth.Role
+	// Credential that the caller proved itself with.
+	Credential berth.Credential
 }
 
 // Can reports whether one of the caller's roles includes role.
@@ -22,9 +24,9 @@ func (c Caller) Can(role berth.Role) bool {
 	return slices.ContainsFunc(c.Roles, func(r berth.Role) bool { return r.Includes(role) })
 }
 
-// Actor is the caller in the course of one request.
-func (c Caller) Actor(requestID string) berth.Actor {
-	return berth.Actor{Principal: c.Principal, RequestID: requestID}
+// Actor is the caller in the course of one request from an address.
+func (c Caller) Actor(requestID, client string) berth.Actor {
+	return berth.Actor{Principal: c.Principal, RequestID: requestID, Client: client, Credential: c.Credential}
 }
 
 // Host is the calling host, or "".

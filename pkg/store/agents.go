@@ -45,8 +45,10 @@ type Agents interface {
 	// Heartbeat marks the host seen, stores draining (which clears or judges
 	// the placeable bits) and what each device's probe said
 	// (berth.HealthRecord.Next; what changes nothing writes nothing; a change of
-	// Health is audited). It never renews leases. A
-	// host that was offline gets Resync.
+	// Health is audited). It never renews leases. A host that must sync first
+	// (berth.Timings.MustSync: offline, or silent for too long, whether a keeper saw
+	// it or not) gets Resync, and is seen no more by this call nor by a claim until
+	// it did: so an answer that is lost loses nothing.
 	Heartbeat(ctx context.Context, p HeartbeatParams) (HeartbeatResult, error)
 
 	// ClaimAttempts hands over the host's unstarted attempts, oldest first, at
@@ -259,6 +261,8 @@ type Assignment struct {
 	TraceParent   string
 	TaskName      string
 	Inputs        []berth.InputRef
+	// Secrets that the task names; SecretValues has them.
+	Secrets []string
 }
 
 // Holder is one (attempt, fence) that an agent acts under.

@@ -41,6 +41,7 @@ type Store interface {
 	Operators
 	Inputs
 	Fleet
+	Audit
 	Accounts
 	Health
 	Hints

@@ -1,0 +1,20 @@
+ALTER TABLE tasks DROP COLUMN secrets;
+DROP TABLE secret_grants;
+DROP TABLE secrets;
+ALTER TABLE audit_events DROP COLUMN client;
+ALTER TABLE audit_events DROP COLUMN credential;
+ALTER TABLE audit_events DROP COLUMN before;
+ALTER TABLE audit_events DROP COLUMN after;
+ALTER TABLE hosts DROP COLUMN next_public_key;
+ALTER TABLE hosts DROP COLUMN key_changed_at;
+ALTER TABLE hosts DROP COLUMN key_rotation_requested_at;
+DROP TABLE used_assertions;
+DROP TABLE login_failures;
+DROP TABLE api_keys;
+DROP INDEX refresh_tokens_user;
+-- Nobody can be them below this version.
+UPDATE users SET disabled = 1 WHERE issuer IS NOT NULL;
+DROP INDEX users_external;
+ALTER TABLE users DROP COLUMN version;
+ALTER TABLE users DROP COLUMN issuer;
+ALTER TABLE users DROP COLUMN subject;

@@ -1,0 +1,46 @@
+package store
+
+import (
+	"context"
+
+	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
+)
+
+// Secrets are the operations on secrets. No operation but SecretValues gives a
+// value, and that gives it sealed.
+type Secrets interface {
+	// PutSecret makes a secret or gives it a new value, description or grants;
+	// each part of p that is not set stays. A repeat that changes nothing writes no
+	// audit row; a value is always a change.
+	PutSecret(ctx context.Context, p PutSecretParams) (berth.Secret, error)
+	// GetSecret returns a secret, or berth.ErrNotFound.
+	GetSecret(ctx context.Context, name string) (berth.Secret, error)
+	// ListSecrets by name; the cursor is the name. With a grantee only those that
+	// it may name.
+	ListSecrets(ctx context.Context, grantee *Grantee, page Page) (secrets []berth.Secret, next string, err error)
+	// DeleteSecret removes a secret; an unknown one is berth.ErrNotFound.
+	DeleteSecret(ctx context.Context, actor berth.Actor, name string) error
+	// SecretValues returns the sealed values of the secrets that a live attempt's
+	// task names and its submitter may (still) name, and writes an audit row
+	// (berth.AuditSecretDelivered) for each with the attempt and the host.
+	SecretValues(ctx context.Context, call AgentCall, attempts []berth.AttemptID) (map[berth.AttemptID][]SealedValue, error)
+}
+
+// Grantee is whom a grant is for: a user with its roles.
+type Grantee struct {
+	User  berth.UserID
+	Roles []berth.Role
+}
+
+// PutSecretParams of PutSecret.
+type PutSecretParams struct {
+	Actor berth.Actor
+	Name  string
+	// Seal seals the new value for the version that it will have; nil keeps the
+	// value that is there. For a secret that does not exist nil is
+	// berth.ErrInvalid.
+	Seal        func(version int) (redact.Bytes, error)
+	Description *string
+	Grants      *[]berth.SecretGrant
+}
