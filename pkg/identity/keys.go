@@ -30,7 +30,7 @@ const (
 // keyring holds the signing keys that all API processes share.
 type keyring struct {
 	accounts store.Accounts
-	master   MasterKey
+	vault    vault
 	maxAge   time.Duration
 	flight   singleflight.Group
 
@@ -50,7 +50,7 @@ func (k *keyring) open(ctx context.Context) error {
 		return fmt.Errorf("make a signing key: %w", err)
 	}
 	mine := store.SigningKey{ID: uuid.Must(uuid.NewV7()).String(), Algorithm: algorithm, Public: public}
-	sealed, err := k.master.seal(private.Seed(), sealContext(mine))
+	sealed, err := k.vault.seal(private.Seed(), sealContext(mine))
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (k *keyring) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("agree on a signing key: %w", err)
 	}
-	seed, err := k.master.open(newest.Private.Reveal(), sealContext(newest))
+	seed, err := k.vault.open(newest.Private.Reveal(), sealContext(newest))
 	if err != nil {
 		return err
 	}

@@ -18,13 +18,14 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/store"
 )
 
 // ErrMasterKey says that what is in the database was sealed under another
-// master key.
+// master key than the configured ones.
 var ErrMasterKey error = &berth.SetupError{
-	What:   "the signing keys in the database are sealed under another master key",
-	Remedy: "configure the one that this installation was set up with (BERTH_MASTER_KEY_FILE)",
+	What:   "what is secret in the database is sealed under another master key",
+	Remedy: "configure the one that this installation was set up with (BERTH_MASTER_KEY_FILE), and beside a new one the one before it (BERTH_MASTER_KEY_OLD_FILE)",
 }
 
 // MasterKey seals private keys in the database. It prints as [redacted].
@@ -151,7 +152,7 @@ func (m MasterKey) open(sealed, context []byte) ([]byte, error) {
 	mark := m.mark()
 	lead := 1 + len(mark)
 	if len(sealed) < lead+aead.NonceSize() || sealed[0] != sealVersion {
-		return nil, errors.New("a sealed key in the database is damaged")
+		return nil, errDamaged
 	}
 	if [8]byte(sealed[1:lead]) != mark {
 		return nil, ErrMasterKey
@@ -159,7 +160,63 @@ func (m MasterKey) open(sealed, context []byte) ([]byte, error) {
 	nonce := sealed[lead : lead+aead.NonceSize()]
 	secret, err := aead.Open(nil, nonce, sealed[lead+aead.NonceSize():], context)
 	if err != nil {
-		return nil, errors.New("a sealed key in the database is damaged")
+		return nil, errDamaged
 	}
 	return secret, nil
+}
+
+var errDamaged = errors.New("a sealed value in the database is damaged")
+
+// vault seals under the current master key and opens what it or an old one
+// sealed.
+type vault struct {
+	current MasterKey
+	old     []MasterKey
+}
+
+func (v vault) seal(secret, context []byte) ([]byte, error) { return v.current.seal(secret, context) }
+
+// open decrypts what seal made. Another master key than the configured ones is
+// ErrMasterKey.
+func (v vault) open(sealed, context []byte) ([]byte, error) {
+	for _, m := range v.old {
+		if m.sealed(sealed) {
+			return m.open(sealed, context)
+		}
+	}
+	return v.current.open(sealed, context)
+}
+
+// sealed reports whether a value bears m's mark.
+func (m MasterKey) sealed(value []byte) bool {
+	mark := m.mark()
+	return len(value) > len(mark) && value[0] == sealVersion && [8]byte(value[1:1+len(mark)]) == mark
+}
+
+// SealSecret seals a secret's value under the current master key, bound to its
+// name and version.
+func (s *Service) SealSecret(name string, version int, value redact.String) (redact.Bytes, error) {
+	sealed, err := s.vault.seal([]byte(value.Reveal()), secretContext(name, version))
+	if err != nil {
+		return redact.Bytes{}, err
+	}
+	return redact.NewBytes(sealed), nil
+}
+
+// OpenSecret returns the value that SealSecret sealed, also under an old master
+// key. A value that was moved to another name or version is an error, as a
+// damaged one; another master key than the configured ones is ErrMasterKey.
+func (s *Service) OpenSecret(v store.SealedValue) (redact.String, error) {
+	if v.Kind != store.SealedSecret {
+		return redact.String{}, fmt.Errorf("a sealed value of kind %s is no secret", v.Kind)
+	}
+	value, err := s.vault.open(v.Value.Reveal(), secretContext(v.ID, v.Version))
+	if err != nil {
+		return redact.String{}, fmt.Errorf("secret %s: %w", v.ID, err)
+	}
+	return redact.NewString(string(value)), nil
+}
+
+func secretContext(name string, version int) []byte {
+	return fmt.Appendf(nil, "berth secret %q %d", name, version)
 }

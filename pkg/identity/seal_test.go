@@ -1,8 +1,10 @@
 package identity_test
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/berth-dev/berth/pkg/identity"
+	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/store"
 )
 
 func TestMasterKeysAreReadInEachSpelling(t *testing.T) {
@@ -73,5 +77,47 @@ func TestALocalMasterKeyIsMadeOnceForItsOwnerAlone(t *testing.T) {
 	}
 	if _, err := identity.LoadOrCreateMasterKey(path); err == nil || strings.Contains(err.Error(), "broken") {
 		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+func TestASecretIsOpenedUnderItsNameAndVersionAlone(t *testing.T) {
+	w := newWorld(t)
+	sealed, err := w.SealSecret("mail", 3, redact.NewString("hunter2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := store.SealedValue{Kind: store.SealedSecret, ID: "mail", Version: 3, Value: sealed}
+	if got, err := w.OpenSecret(value); err != nil || got.Reveal() != "hunter2" {
+		t.Fatalf("opened: %v %v", got.Reveal() == "hunter2", err)
+	}
+	flipped := bytes.Clone(sealed.Reveal())
+	flipped[len(flipped)-1] ^= 1
+	for name, change := range map[string]func(*store.SealedValue){
+		"another name":    func(v *store.SealedValue) { v.ID = "mai" },
+		"another version": func(v *store.SealedValue) { v.Version = 2 },
+		"another kind":    func(v *store.SealedValue) { v.Kind = store.SealedSigningKey },
+		"damaged":         func(v *store.SealedValue) { v.Value = redact.NewBytes(flipped) },
+		"cut off":         func(v *store.SealedValue) { v.Value = redact.NewBytes(sealed.Reveal()[:5]) },
+		"empty":           func(v *store.SealedValue) { v.Value = redact.Bytes{} },
+	} {
+		moved := value
+		change(&moved)
+		if got, err := w.OpenSecret(moved); err == nil || !got.IsZero() || errors.Is(err, identity.ErrMasterKey) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	next := masterKey(t)
+	rolled, err := identity.New(w.store, w.store, identity.Config{MasterKey: next, OldMasterKeys: []identity.MasterKey{masterKey(t), w.master}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := rolled.OpenSecret(value); err != nil || got.Reveal() != "hunter2" {
+		t.Errorf("under an old master key: %v", err)
+	}
+	if value.Value, err = rolled.SealSecret("mail", 3, redact.NewString("hunter2")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.OpenSecret(value); !errors.Is(err, identity.ErrMasterKey) {
+		t.Errorf("under a master key that is not configured: %v", err)
 	}
 }

@@ -31,8 +31,10 @@ const typeAccess = "at+jwt"
 
 // Config of New. Zero values work, but for MasterKey.
 type Config struct {
-	// MasterKey seals the signing keys in the database.
+	// MasterKey seals what is secret in the database.
 	MasterKey MasterKey
+	// OldMasterKeys open what is still sealed under them.
+	OldMasterKeys []MasterKey
 	// Issuer of access tokens; "": berth. One installation, one issuer.
 	Issuer string
 	// AccessTTL of access tokens, at most MaxAccessTTL; 0: MaxAccessTTL.
@@ -98,6 +100,7 @@ type Service struct {
 	cfg       Config
 	accounts  store.Accounts
 	hosts     Hosts
+	vault     vault
 	keys      *keyring
 	passwords *passwords
 	throttle  *throttle
@@ -113,9 +116,10 @@ func New(accounts store.Accounts, hosts Hosts, cfg Config) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	v := vault{current: cfg.MasterKey, old: cfg.OldMasterKeys}
 	return &Service{
-		cfg: cfg, accounts: accounts, hosts: hosts, passwords: p, throttle: newThrottle(), replays: newReplays(),
-		keys: &keyring{accounts: accounts, master: cfg.MasterKey, maxAge: cfg.SigningKeyMaxAge},
+		cfg: cfg, accounts: accounts, hosts: hosts, vault: v, passwords: p, throttle: newThrottle(), replays: newReplays(),
+		keys: &keyring{accounts: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge},
 	}, nil
 }
 

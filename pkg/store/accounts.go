@@ -122,9 +122,16 @@ type Sealed interface {
 	ReplaceSealed(ctx context.Context, actor berth.Actor, old, anew SealedValue) (replaced bool, err error)
 }
 
+// The kinds of sealed values.
+const (
+	SealedSecret     = "secret"
+	SealedSigningKey = "signing_key"
+)
+
 // SealedValue is a value under the master key.
 type SealedValue struct {
-	// Kind is signing_key or secret, ID the key's id or the secret's name.
+	// Kind is SealedSigningKey or SealedSecret, ID the key's id or the secret's
+	// name.
 	Kind, ID string
 	// Version of a secret; 0 for keys.
 	Version int
