@@ -2,6 +2,10 @@ package berth
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -156,14 +160,42 @@ type AuditEvent struct {
 // none.
 type Facts string
 
-// NewFacts spells facts.
+// What one side of a change may hold in the trail: what is longer is cut, and
+// said to be.
+const (
+	MaxFacts     = 64  // fields
+	MaxFactBytes = 256 // of a value
+)
+
+// NewFacts spells facts, within the bounds: of more fields than MaxFacts the first
+// by name are kept and "..." counts the rest; a longer value ends in "...".
 func NewFacts(facts map[string]string) Facts {
 	if len(facts) == 0 {
 		return ""
 	}
-	text, err := json.Marshal(facts) // sorted by name
+	names := slices.Sorted(maps.Keys(facts))
+	bounded := make(map[string]string, len(facts))
+	for i, name := range names {
+		if i == MaxFacts {
+			bounded["..."] = strconv.Itoa(len(names) - i)
+			break
+		}
+		bounded[name] = bound(facts[name])
+	}
+	text, err := json.Marshal(bounded) // sorted by name
 	if err != nil {
 		panic(err) // a map of texts always has a JSON form
 	}
 	return Facts(text)
 }
+
+func bound(value string) string {
+	value = strings.ReplaceAll(value, "\x00", "")
+	if len(value) <= MaxFactBytes {
+		return value
+	}
+	return strings.ToValidUTF8(value[:MaxFactBytes-len("...")], "") + "..."
+}
+
+// Fact is the facts of a change in one field.
+func Fact(name, value string) Facts { return NewFacts(map[string]string{name: value}) }

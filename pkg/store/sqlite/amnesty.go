@@ -86,8 +86,7 @@ func grant(t *tx, actor berth.Actor, a berth.Amnesty) error {
 	if err != nil {
 		return err
 	}
-	return t.execOne(insertAudit, micros(t.now), actor.Kind, actor.ID, actor.RequestID, berth.AuditAmnesty, "leases", "all",
-		nil, nil, nil, nil, nil, nil, nil, null(a.Reason))
+	return auditEvent(t, berth.AuditEvent{Actor: actor, Action: berth.AuditAmnesty, TargetKind: "leases", TargetID: "all", Reason: a.Reason})
 }
 
 // markRenewed notes that renewals are stored, every MarkEvery.

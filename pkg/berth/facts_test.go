@@ -1,0 +1,40 @@
+package berth_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/berth-dev/berth/pkg/berth"
+)
+
+// TestFactsAreBounded: whatever an act changes, its row stays small and is JSON
+// that both engines take.
+func TestFactsAreBounded(t *testing.T) {
+	if f := berth.NewFacts(nil); f != "" {
+		t.Errorf("no facts are %q", f)
+	}
+	if f := berth.NewFacts(map[string]string{"b": "2", "a": "1"}); f != `{"a":"1","b":"2"}` {
+		t.Errorf("facts %q", f)
+	}
+	many := map[string]string{"long": strings.Repeat("é", 5000), "nul": "a\x00b", "bad": "a\xffb"}
+	for i := range 1000 {
+		many[fmt.Sprintf("x%04d", i)] = "v"
+	}
+	var got map[string]string
+	if err := json.Unmarshal([]byte(berth.NewFacts(many)), &got); err != nil {
+		t.Fatal(err)
+	}
+	long := got["long"]
+	if len(got) != berth.MaxFacts+1 || got["..."] != fmt.Sprint(len(many)-berth.MaxFacts) {
+		t.Errorf("%d fields, ... = %q", len(got), got["..."])
+	}
+	if len(long) > berth.MaxFactBytes || !utf8.ValidString(long) || !strings.HasSuffix(long, "é...") {
+		t.Errorf("a long value became %d bytes, %q", len(long), long)
+	}
+	if got["nul"] != "ab" || got["bad"] != "a\uFFFDb" {
+		t.Errorf("texts became %q and %q", got["nul"], got["bad"])
+	}
+}
