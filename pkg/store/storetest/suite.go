@@ -42,6 +42,7 @@ func Run(t *testing.T, h Harness) {
 		{"Health", healthChecks()},
 		{"Contract", contractChecks()},
 		{"Accounts", accountChecks()},
+		{"SigningKeys", signingKeyChecks()},
 		{"Hints", hintChecks()},
 		{"Atomic", atomicChecks()},
 		{"Race", raceChecks()},
