@@ -57,6 +57,19 @@ race: deps-test bin/with-postgres bin/gotest ## Run all tests under the race det
 kill-test: deps-test bin/gotest ## Kill each process and the database at ten random instants, and more (10 min; BERTH_SEED=n)
 	@BERTH_LONG_TESTS=1 bin/gotest -count=1 -timeout 30m $(TESTFLAGS) ./test/kill
 
+# FUZZTIME and FUZZ narrow it: make fuzz FUZZTIME=5s FUZZ=FuzzVerify
+FUZZTIME ?= 60s
+FUZZ ?= .
+.PHONY: fuzz
+fuzz: deps-cc ## Run every fuzz target for FUZZTIME (60s)
+	@mkdir -p build
+	@scripts/fuzz.sh $(FUZZTIME) $(FUZZ)
+
+.PHONY: vulncheck
+vulncheck: deps-cc ## Look for known vulnerabilities that the programs reach (tools/vuln/allow.txt)
+	@mkdir -p build
+	@go run ./scripts/vulncheck
+
 .PHONY: smoke
 smoke: deps-cc deps-chromium ## Start what `make run` starts, run the first task, look at the result
 	@go run ./test/smoke
