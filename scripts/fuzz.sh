@@ -14,7 +14,7 @@ while read -r folder name; do
 	printf '%s %s\n' "$folder" "$name"
 	if go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" -parallel 2 "./$folder" >build/fuzz.log 2>&1; then
 		passed=$((passed + 1))
-		tail -n 2 build/fuzz.log | head -n 1
+		grep -a "^fuzz: elapsed" build/fuzz.log | tail -n 1
 	else
 		failed=$((failed + 1))
 		cat build/fuzz.log
