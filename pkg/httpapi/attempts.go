@@ -22,7 +22,7 @@ func (s *Server) ListAttempts(ctx context.Context, in ListAttemptsRequestObject)
 
 // ListTaskEvents answers GET /tasks/{id}/events: the task's audit trail.
 func (s *Server) ListTaskEvents(ctx context.Context, in ListTaskEventsRequestObject) (ListTaskEventsResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, validEventCursor)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, validEventCursor)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (s *Server) ListTaskEvents(ctx context.Context, in ListTaskEventsRequestObj
 		out.Events = append(out.Events, eventOf(e))
 	}
 	if n := len(events); n == page.Limit() {
-		out.NextPageToken = pageToken(strconv.FormatInt(events[n-1].ID, 10))
+		out.NextPageToken = pageToken(ctx, strconv.FormatInt(events[n-1].ID, 10))
 	}
 	return out, nil
 }

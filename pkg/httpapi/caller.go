@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"net/url"
 
 	"github.com/labstack/echo/v4"
 
@@ -16,6 +17,7 @@ type request struct {
 	id     string
 	client string // address
 	header http.Header
+	url    *url.URL
 	caller identity.Caller
 }
 
@@ -25,7 +27,7 @@ type requestKey struct{}
 // handlers a context and no echo.Context.
 func (s *Server) inContext(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		r := request{id: httpserver.RequestID(c), client: c.RealIP(), header: c.Request().Header}
+		r := request{id: httpserver.RequestID(c), client: c.RealIP(), header: c.Request().Header, url: c.Request().URL}
 		r.caller, _ = identity.CallerOf(c)
 		c.SetRequest(c.Request().WithContext(context.WithValue(c.Request().Context(), requestKey{}, r)))
 		return next(c)

@@ -64,7 +64,7 @@ func (s *Server) enrolmentToken(ctx context.Context, once store.Once) (redact.St
 
 // ListEnrolmentTokens answers GET /enrolment-tokens.
 func (s *Server) ListEnrolmentTokens(ctx context.Context, in ListEnrolmentTokensRequestObject) (ListEnrolmentTokensResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, berth.ValidID)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidID)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func (s *Server) ListEnrolmentTokens(ctx context.Context, in ListEnrolmentTokens
 	if err != nil {
 		return nil, err
 	}
-	out := ListEnrolmentTokens200JSONResponse{EnrolmentTokens: make([]EnrolmentToken, 0, len(tokens)), NextPageToken: pageToken(next)}
+	out := ListEnrolmentTokens200JSONResponse{EnrolmentTokens: make([]EnrolmentToken, 0, len(tokens)), NextPageToken: pageToken(ctx, next)}
 	for _, t := range tokens {
 		out.EnrolmentTokens = append(out.EnrolmentTokens, enrolmentOf(t))
 	}

@@ -9,7 +9,7 @@ import (
 
 // ListDevices answers GET /devices.
 func (s *Server) ListDevices(ctx context.Context, in ListDevicesRequestObject) (ListDevicesResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, berth.ValidID)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidID)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func (s *Server) ListDevices(ctx context.Context, in ListDevicesRequestObject) (
 	if err != nil {
 		return nil, err
 	}
-	out := ListDevices200JSONResponse{Devices: make([]Device, 0, len(devices)), NextPageToken: pageToken(next)}
+	out := ListDevices200JSONResponse{Devices: make([]Device, 0, len(devices)), NextPageToken: pageToken(ctx, next)}
 	for _, d := range devices {
 		out.Devices = append(out.Devices, deviceOf(ctx, d))
 	}
@@ -42,7 +42,7 @@ func (s *Server) GetDevice(ctx context.Context, in GetDeviceRequestObject) (GetD
 
 // ListHosts answers GET /hosts.
 func (s *Server) ListHosts(ctx context.Context, in ListHostsRequestObject) (ListHostsResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, berth.ValidID)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidID)
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *Server) ListHosts(ctx context.Context, in ListHostsRequestObject) (List
 	if err != nil {
 		return nil, err
 	}
-	out := ListHosts200JSONResponse{Hosts: make([]Host, 0, len(hosts)), NextPageToken: pageToken(next)}
+	out := ListHosts200JSONResponse{Hosts: make([]Host, 0, len(hosts)), NextPageToken: pageToken(ctx, next)}
 	for _, h := range hosts {
 		out.Hosts = append(out.Hosts, hostOf(h))
 	}

@@ -140,7 +140,7 @@ func TestParametersAreJudged(t *testing.T) {
 		"/tasks?page_size=x":                            "page_size: must be an integer",
 		"/tasks?page_size=1&page_size=2":                "page_size: stands there twice",
 		"/tasks?submitted_from=" + mark:                 "submitted_from: must be a date-time",
-		"/tasks?page_token=" + mark:                     "page_token: is not a page token of this list",
+		"/tasks?page_token=" + mark:                     "page_token: is not a page token of this list and these filters",
 		"/tasks?pool=none":                              `pool: there is no pool "none"`,
 		"/tasks/ABC":                                    "id: must be a UUID in lower case",
 		"/tasks/{01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10}": "id: must be a UUID in lower case",

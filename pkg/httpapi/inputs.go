@@ -69,7 +69,7 @@ func (s *Server) AppendInput(ctx context.Context, in AppendInputRequestObject) (
 
 // ListInputs answers GET /inputs.
 func (s *Server) ListInputs(ctx context.Context, in ListInputsRequestObject) (ListInputsResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, berth.ValidDigest)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidDigest)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (s *Server) ListInputs(ctx context.Context, in ListInputsRequestObject) (Li
 	if err != nil {
 		return nil, err
 	}
-	out := ListInputs200JSONResponse{Inputs: make([]Input, 0, len(all)), NextPageToken: pageToken(next)}
+	out := ListInputs200JSONResponse{Inputs: make([]Input, 0, len(all)), NextPageToken: pageToken(ctx, next)}
 	for _, i := range all {
 		out.Inputs = append(out.Inputs, inputOf(i))
 	}

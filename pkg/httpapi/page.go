@@ -1,15 +1,22 @@
 package httpapi
 
 import (
+	"bytes"
+	"context"
+	"crypto/sha256"
 	"encoding/base64"
+	"net/url"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// pageOf reads a page request. A token is the cursor in base64, so that nobody
-// builds on what it says; valid judges the cursor.
-func pageOf(size PageSize, token PageToken, valid func(string) bool) (store.Page, error) {
+// pageOf reads a page request. A token is the mark of its list (listMark) and
+// the cursor, in base64, so that nobody builds on what it says: a token of
+// another list, or of this one under another filter, is refused instead of
+// passing rows over in silence. It is no signature: a forged one gets its maker
+// another page of what it may see anyhow. valid judges the cursor.
+func pageOf(ctx context.Context, size PageSize, token PageToken, valid func(string) bool) (store.Page, error) {
 	if size == 0 {
 		size = 50
 	}
@@ -18,16 +25,32 @@ func pageOf(size PageSize, token PageToken, valid func(string) bool) (store.Page
 		return page, nil
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	if err != nil || !valid(string(raw)) {
-		return page, berth.Invalid("page_token", "is not a page token of this list", "use next_page_token of the page before, or leave it out for the first page")
+	cursor, ours := bytes.CutPrefix(raw, requestOf(ctx).listMark())
+	if err != nil || !ours || !valid(string(cursor)) {
+		return page, berth.Invalid("page_token", "is not a page token of this list and these filters", "use next_page_token of the page before with the same filters, or leave it out for the first page")
 	}
-	page.After = string(raw)
+	page.After = string(cursor)
 	return page, nil
 }
 
-func pageToken(cursor string) string {
+// pageToken is the token of the page that follows a cursor in the list that the
+// request asked for.
+func pageToken(ctx context.Context, cursor string) string {
 	if cursor == "" {
 		return ""
 	}
-	return base64.RawURLEncoding.EncodeToString([]byte(cursor))
+	return base64.RawURLEncoding.EncodeToString(append(requestOf(ctx).listMark(), cursor...))
+}
+
+// listMark is the same for two requests of one list under the same filters.
+// The order of the parameters does not matter, nor does the size of pages.
+func (r request) listMark() []byte {
+	if r.url == nil {
+		return nil
+	}
+	query := r.url.Query()
+	query.Del("page_size")
+	query.Del("page_token")
+	sum := sha256.Sum256([]byte((&url.URL{Path: r.url.Path, RawQuery: query.Encode()}).String()))
+	return sum[:8]
 }

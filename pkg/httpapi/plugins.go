@@ -11,7 +11,7 @@ import (
 
 // ListPlugins answers GET /plugins, without schemas.
 func (s *Server) ListPlugins(ctx context.Context, in ListPluginsRequestObject) (ListPluginsResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, validPluginCursor)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, validPluginCursor)
 	if err != nil {
 		return nil, err
 	}
@@ -19,7 +19,7 @@ func (s *Server) ListPlugins(ctx context.Context, in ListPluginsRequestObject) (
 	if err != nil {
 		return nil, err
 	}
-	out := ListPlugins200JSONResponse{Plugins: make([]Plugin, 0, len(plugins)), NextPageToken: pageToken(next)}
+	out := ListPlugins200JSONResponse{Plugins: make([]Plugin, 0, len(plugins)), NextPageToken: pageToken(ctx, next)}
 	for _, p := range plugins {
 		p.Schema = nil
 		out.Plugins = append(out.Plugins, pluginOf(p))

@@ -13,7 +13,7 @@ import (
 
 // ListPools answers GET /pools.
 func (s *Server) ListPools(ctx context.Context, in ListPoolsRequestObject) (ListPoolsResponseObject, error) {
-	page, err := pageOf(in.Params.PageSize, in.Params.PageToken, berth.ValidName)
+	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidName)
 	if err != nil {
 		return nil, err
 	}
@@ -21,7 +21,7 @@ func (s *Server) ListPools(ctx context.Context, in ListPoolsRequestObject) (List
 	if err != nil {
 		return nil, err
 	}
-	out := ListPools200JSONResponse{Pools: make([]Pool, 0, len(pools)), NextPageToken: pageToken(next)}
+	out := ListPools200JSONResponse{Pools: make([]Pool, 0, len(pools)), NextPageToken: pageToken(ctx, next)}
 	for _, p := range pools {
 		out.Pools = append(out.Pools, poolOf(p))
 	}

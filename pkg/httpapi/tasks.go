@@ -13,7 +13,7 @@ import (
 // ListTasks answers GET /tasks.
 func (s *Server) ListTasks(ctx context.Context, in ListTasksRequestObject) (ListTasksResponseObject, error) {
 	p := in.Params
-	page, err := pageOf(p.PageSize, p.PageToken, berth.ValidID)
+	page, err := pageOf(ctx, p.PageSize, p.PageToken, berth.ValidID)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ func (s *Server) ListTasks(ctx context.Context, in ListTasksRequestObject) (List
 	if err != nil {
 		return nil, err
 	}
-	out := ListTasks200JSONResponse{Tasks: make([]Task, 0, len(tasks)), NextPageToken: pageToken(next)}
+	out := ListTasks200JSONResponse{Tasks: make([]Task, 0, len(tasks)), NextPageToken: pageToken(ctx, next)}
 	for _, t := range tasks {
 		out.Tasks = append(out.Tasks, summaryOf(t))
 	}
