@@ -173,7 +173,9 @@ type Browser interface {
 	Query(ctx context.Context, selector string) (Element, error)
 	// Page describes the page as a whole.
 	Page(ctx context.Context) (PageInfo, error)
-	// WaitIdle waits until no request was under way for quiet, or ctx ends.
+	// WaitIdle waits until no request of the page was under way for quiet, or ctx
+	// ends. What the page does not wait for, such as streams, its icon and what
+	// its workers do, is not looked at.
 	WaitIdle(ctx context.Context, quiet time.Duration) error
 }
 

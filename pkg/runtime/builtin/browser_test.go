@@ -136,6 +136,27 @@ func TestEveryStepKind(t *testing.T) {
 	}
 }
 
+// TestIdleWaitsForThePagesOwnRequests: neither what the browser tells no end of
+// nor what a page does not wait for keeps it from rest; its own requests do.
+func TestIdleWaitsForThePagesOwnRequests(t *testing.T) {
+	var pages steps
+	for _, path := range []string{"hop", "unended", "workers", "aside", "streams"} {
+		pages = append(pages, steps{
+			{"goto": map[string]any{"url": site.URL + "/idle/" + path}}, {"wait": map[string]any{"idle_ms": 400}, "timeout_ms": 20000},
+		}...)
+	}
+	want(t, browse(t, "chromium-1", pages), runtime.OutcomeSucceeded, "")
+	for path, says := range map[string]string{"poll": "still under way at the end: Fetch", "refresh": "come to rest"} {
+		res := browse(t, "chromium-1", steps{
+			{"goto": map[string]any{"url": site.URL + "/idle/" + path}}, {"wait": map[string]any{"idle_ms": 1000}, "timeout_ms": 1500},
+		})
+		want(t, res, runtime.OutcomeFailed, runtime.CodeWaitTimeout)
+		if !strings.Contains(res.Message, says) {
+			t.Errorf("%s: %s", path, res.Message)
+		}
+	}
+}
+
 func TestFailingStepSaysWhichAndWhyAndLeavesAScreenshot(t *testing.T) {
 	const marker = "typed-marker-91"
 	for name, c := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"image"
 	"image/png"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -126,7 +127,32 @@ func siteHandler() http.Handler {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = fmt.Fprintf(w, `<script>setTimeout(() => { location = %q }, 100)</script>`, r.URL.RawQuery)
 	})
-	mux.HandleFunc("/never", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	mux.HandleFunc("/never", func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then the server sees that the client leaves
+		<-r.Context().Done()
+	})
+	// Pages of TestIdleWaitsForThePagesOwnRequests.
+	html("/idle/hop", `<p>hop</p><script>fetch("/never"); new Image().src = "/never"; setTimeout(() => location.replace("/hop"), 50)</script>`)
+	mux.HandleFunc("/idle/unended", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = fmt.Fprint(w, `<!doctype html><script>location.replace("/steps")</script>`+strings.Repeat(" ", 4096))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	html("/idle/workers", `<script>
+new Worker("/idle/worker.js"); new SharedWorker("/idle/worker.js"); new Worker(URL.createObjectURL(new Blob(["1"], {type: "text/javascript"})))</script>`)
+	mux.HandleFunc("/idle/worker.js", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/javascript")
+		_, _ = fmt.Fprint(w, `1`)
+	})
+	html("/idle/aside", `<link rel=icon href=/never><link rel=prefetch href=/never><script>navigator.sendBeacon("/never", "x")</script>`)
+	html("/idle/streams", `<script>new EventSource("/idle/events"); new WebSocket("ws://" + location.host + "/never")</script>`)
+	mux.HandleFunc("/idle/events", func(w http.ResponseWriter, _ *http.Request) { // ends at once and is asked for again
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, "retry: 50\n\n")
+	})
+	html("/idle/poll", `<script>fetch("/never")</script>`)
+	html("/idle/refresh", `<script>setInterval(() => fetch("/favicon.ico").then((r) => r.text()), 100)</script>`)
 	return mux
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ const (
 type browser struct {
 	conn *conn
 	proc *procs.Proc
+	gate *gate
 	// dead is closed as soon as the browser is gone, before its remains are
 	// swept; ended when nothing of it is left.
 	dead  chan struct{}
@@ -33,7 +35,7 @@ type browser struct {
 }
 
 // launch starts a browser with a fresh profile and waits until it answers.
-func launch(ctx context.Context, table *procs.Table, path string, extra []string) (*browser, error) {
+func launch(ctx context.Context, table *procs.Table, path string, cfg Config) (*browser, error) {
 	profile, err := table.TempDir("chromium")
 	if err != nil {
 		return nil, startError("no directory for its profile", err)
@@ -50,9 +52,15 @@ func launch(ctx context.Context, table *procs.Table, path string, extra []string
 		drop()
 		return nil, startError("no pipes", err)
 	}
+	way, err := openGate(ctx, cfg.Policy)
+	if err != nil {
+		closeAll(to[0], to[1], from[0], from[1])
+		drop()
+		return nil, startError("no way to the network", err)
+	}
 	stderr := &tail{max: 8 << 10}
 	cmd := &exec.Cmd{
-		Path: path, Args: append([]string{path}, append(flags(profile), extra...)...), Dir: profile,
+		Path: path, Args: append([]string{path}, slices.Concat(flags(profile), way.flags(), cfg.Flags, []string{"about:blank"})...), Dir: profile,
 		Env: []string{
 			"PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8", "HOME=" + profile, "TMPDIR=" + temp,
 			"XDG_CONFIG_HOME=" + profile, "XDG_CACHE_HOME=" + profile,
@@ -64,11 +72,12 @@ func launch(ctx context.Context, table *procs.Table, path string, extra []string
 	closeAll(to[0], from[0])
 	if err != nil {
 		closeAll(to[1], from[1])
+		way.close()
 		drop()
 		return nil, startError("it could not be executed", err)
 	}
 	b := &browser{
-		conn: newConn(from[1], to[1]), proc: proc,
+		conn: newConn(from[1], to[1]), proc: proc, gate: way,
 		dead: make(chan struct{}), ended: make(chan struct{}), kill: make(chan struct{}),
 	}
 	go b.watch()
@@ -103,7 +112,7 @@ func flags(profile string) []string {
 	if os.Geteuid() == 0 {
 		fs = append(fs, "--no-sandbox")
 	}
-	return append(fs, "about:blank")
+	return fs
 }
 
 // watch sees the end of the browser, however it comes, and sweeps what is left.
@@ -119,6 +128,7 @@ func (b *browser) watch() {
 	ctx, stop := context.WithTimeout(context.Background(), killBound)
 	defer stop()
 	b.endErr = b.proc.End(ctx, 0)
+	b.gate.close()
 	b.conn.close()
 	<-b.conn.done
 }

@@ -173,7 +173,7 @@ func (d *Driver) running(ctx context.Context) (*browser, error) {
 	if err != nil {
 		return nil, err
 	}
-	if b, err = launch(ctx, d.cfg.Procs, path, d.cfg.Flags); err != nil {
+	if b, err = launch(ctx, d.cfg.Procs, path, d.cfg); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()

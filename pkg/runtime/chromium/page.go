@@ -18,7 +18,6 @@ func (s *session) Open(ctx context.Context, url string) error {
 	}
 	s.mu.Lock()
 	s.refused = nil
-	clear(s.inflight)
 	s.mu.Unlock()
 	var nav struct {
 		LoaderID  string `json:"loaderId"`
@@ -110,18 +109,26 @@ func (s *session) Page(ctx context.Context) (runtime.PageInfo, error) {
 func (s *session) WaitIdle(ctx context.Context, quiet time.Duration) error {
 	for {
 		s.mu.Lock()
-		busy, since := len(s.inflight), time.Since(s.lastBusy)
+		busy, since := s.traffic.kinds(), time.Since(s.traffic.last)
 		s.mu.Unlock()
-		if busy == 0 && since >= quiet {
+		if len(busy) == 0 && since >= quiet {
 			return nil
 		}
 		if err := s.pause(ctx, pollEvery); err != nil {
 			if ctx.Err() != nil {
-				return &runtime.ActionError{Code: runtime.CodeWaitTimeout, Message: "the page's requests did not come to rest", Err: ctx.Err()}
+				return &runtime.ActionError{Code: runtime.CodeWaitTimeout, Message: notAtRest(busy), Err: ctx.Err()}
 			}
 			return err
 		}
 	}
+}
+
+func notAtRest(busy []string) string {
+	const message = "the page's requests did not come to rest"
+	if len(busy) == 0 {
+		return message + ": it keeps on asking"
+	}
+	return message + ": still under way at the end: " + strings.Join(busy, ", ")
 }
 
 // pollEvery is how often a condition of the page is looked at.

@@ -17,25 +17,32 @@ import (
 // loopback, link-local, multicast, unspecified and cloud metadata addresses are
 // refused unless allowed.
 //
-// It is checked before a navigation and for every document that the page then
-// asks for, redirects and frames included. It is not a firewall: a name may
-// resolve differently when the browser asks again; what a page loads besides
-// documents is not checked, nor is the first request of a window that a page
-// opens, before the window is closed.
+// A step's address and every document that a page asks for, redirects and frames
+// included, is checked before it is asked for, so that the refusal has its
+// reason; what decides is the gate, which judges every connection of the browser
+// and dials what it judged.
 type Policy struct {
 	// AllowLoopback allows loopback addresses.
 	AllowLoopback bool
 	// Allow lists hosts ("intranet.example"), addresses, networks
 	// ("10.0.0.0/8") or host:port pairs that are allowed beyond the default.
 	Allow []string
-	// Deny lists the same kinds and wins over everything: put the control
-	// plane's own addresses here.
+	// Deny lists the same kinds and wins over everything.
 	Deny []string
+	// ControlPlane lists host:port pairs of Berth itself: they are refused under
+	// every name that resolves to one of their addresses. Allow wins, for a page
+	// that is served at the same address and port under a name of its own.
+	ControlPlane []string
 }
 
 // Validate returns an error that names each entry that cannot be understood.
 func (p Policy) Validate() error {
 	var faults []error
+	for _, e := range p.ControlPlane {
+		if _, _, err := net.SplitHostPort(e); err != nil {
+			faults = append(faults, fmt.Errorf("%q is no address of the control plane; write host:port", e))
+		}
+	}
 	for _, e := range slices.Concat(p.Allow, p.Deny) {
 		if strings.Contains(e, "/") {
 			if _, err := netip.ParsePrefix(e); err != nil {
@@ -70,31 +77,103 @@ func (p Policy) check(ctx context.Context, raw string) error {
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return refusedURL("only http and https addresses can be opened")
 	}
-	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	port := u.Port()
 	if port == "" {
 		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	ips, err := resolve(ctx, host)
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
+	_, err = p.judge(ctx, u.Hostname(), port)
+	if errors.Is(err, unresolved) {
 		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the address's host name does not resolve"}
 	}
+	return err
+}
+
+// judge returns the addresses of a host if each of them may be connected to at
+// that port; otherwise an *ActionError (CodeURLRefused), unresolved, or ctx.Err().
+func (p Policy) judge(ctx context.Context, host, port string) ([]netip.Addr, error) {
+	host = strings.TrimRight(strings.ToLower(host), ".")
+	ips, err := resolve(ctx, host)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil || len(ips) == 0 {
+		return nil, unresolved
+	}
 	for _, ip := range ips {
-		switch {
-		case listed(p.Deny, host, port, ip):
-			return refusedURL("this host's configuration denies the address")
-		case listed(p.Allow, host, port, ip):
-		case ip.IsLoopback() && p.AllowLoopback:
-		case ip.IsLoopback():
-			return refusedURL("loopback addresses are refused unless this host's configuration allows them")
-		case ip.IsLinkLocalUnicast(), ip.IsLinkLocalMulticast(), ip.IsInterfaceLocalMulticast(), ip.IsMulticast(), ip.IsUnspecified(), metadata(host, ip):
-			return refusedURL("link-local, multicast and metadata addresses are refused unless this host's configuration allows them")
+		if err := p.judgeAddress(ctx, host, port, ip); err != nil {
+			return nil, err
+		}
+		// What is reached in the end behind a translator.
+		if inner, ok := embedded(ip); ok {
+			if err := p.judgeAddress(ctx, host, port, inner); err != nil {
+				return nil, err
+			}
 		}
 	}
+	return ips, nil
+}
+
+func (p Policy) judgeAddress(ctx context.Context, host, port string, ip netip.Addr) error {
+	switch {
+	case listed(p.Deny, host, port, ip):
+		return refusedURL("this host's configuration denies the address")
+	case listed(p.Allow, host, port, ip):
+		return nil
+	case p.isControlPlane(ctx, host, port, ip):
+		return refusedURL("the address is the control plane's own; a page at the same address and port needs its name in this host's list of allowed ones")
+	case ip.IsLoopback() && p.AllowLoopback:
+		return nil
+	case ip.IsLoopback():
+		return refusedURL("loopback addresses are refused unless this host's configuration allows them")
+	case metadata(host, ip) || !routable(ip):
+		return refusedURL("link-local, multicast and metadata addresses are refused unless this host's configuration allows them")
+	}
 	return nil
+}
+
+// routable is false for addresses at which no page lives: this machine's
+// "unspecified" ones, link-local, multicast, broadcast.
+func routable(ip netip.Addr) bool {
+	return !(ip.IsLinkLocalUnicast() || ip.IsMulticast() || ip.IsUnspecified() ||
+		ip.Is4() && (ip.As4()[0] == 0 || ip.As4()[0] >= 240))
+}
+
+// isControlPlane reports whether an address is one of the control plane's.
+func (p Policy) isControlPlane(ctx context.Context, host, port string, ip netip.Addr) bool {
+	for _, e := range p.ControlPlane {
+		h, at, err := net.SplitHostPort(e)
+		if err != nil || at != port {
+			continue
+		}
+		if strings.EqualFold(h, host) {
+			return true
+		}
+		// One that does not resolve is not reached under another name either.
+		if ips, err := resolve(ctx, strings.ToLower(h)); err == nil && slices.Contains(ips, ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// embedded is the IPv4 address that an IPv6 address of a translator carries:
+// NAT64 (RFC 6052), 6to4, IPv4-compatible and IPv4-translated ones. Mapped ones
+// are no longer there: resolve has unmapped them.
+func embedded(ip netip.Addr) (netip.Addr, bool) {
+	if !ip.Is6() {
+		return netip.Addr{}, false
+	}
+	b := ip.As16()
+	four := func(from int) (netip.Addr, bool) { return netip.AddrFrom4([4]byte(b[from : from+4])), true }
+	for _, prefix := range []string{"64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"} {
+		if netip.MustParsePrefix(prefix).Contains(ip) && !ip.IsLoopback() && !ip.IsUnspecified() {
+			return four(12)
+		}
+	}
+	if netip.MustParsePrefix("2002::/16").Contains(ip) {
+		return four(2)
+	}
+	return netip.Addr{}, false
 }
 
 func refusedURL(why string) error {
@@ -108,7 +187,7 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 	}
 	// Chromium takes these for loopback without asking a resolver.
 	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}, nil
+		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
 	}
 	if ip, ok := oddIPv4(host); ok {
 		return []netip.Addr{ip}, nil

@@ -37,8 +37,7 @@ type session struct {
 	queue    []event       // not handled yet
 	wake     chan struct{} // 1 slot: the queue is not empty
 	crashed  bool
-	inflight map[string]bool      // requests under way
-	lastBusy time.Time            // when a request last began or ended
+	traffic  traffic
 	loaders  []string             // of the main frame's documents, oldest first
 	loads    map[string]bool      // loaders whose load event fired
 	loaded   chan struct{}        // closed and replaced with each load event
@@ -55,7 +54,7 @@ func openSession(ctx context.Context, d *Driver, b *browser, dev runtime.Device)
 	s := &session{
 		driver: d, browser: b, device: dev, life: life, stop: stop,
 		lost: make(chan struct{}), wake: make(chan struct{}, 1),
-		inflight: map[string]bool{}, loads: map[string]bool{}, loaded: make(chan struct{}), lastBusy: time.Now(),
+		loads: map[string]bool{}, loaded: make(chan struct{}), traffic: traffic{last: time.Now()},
 	}
 	s.work.Add(2)
 	go s.watchBrowser()
@@ -309,32 +308,10 @@ func (s *session) handle(e event) {
 		if e.session == s.id {
 			s.lose()
 		}
-	case "Network.requestWillBeSent", "Network.loadingFinished", "Network.loadingFailed":
-		s.traffic(e)
-	}
-}
-
-func (s *session) traffic(e event) {
-	var p struct {
-		ID      string `json:"requestId"`
-		FrameID string `json:"frameId"`
-		Type    string `json:"type"`
-	}
-	if json.Unmarshal(e.params, &p) != nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.lastBusy = time.Now()
-	switch {
-	case e.method != "Network.requestWillBeSent":
-		delete(s.inflight, p.ID)
-	case p.Type == "EventSource", p.Type == "WebSocket":
-		// These never end.
-	case p.Type == "Document" && p.FrameID != s.targetID:
-		// Ends unseen when the frame moves to another process.
-	default:
-		s.inflight[p.ID] = true
+	case "Network.requestWillBeSent", "Network.loadingFinished", "Network.loadingFailed", "Page.frameNavigated":
+		s.mu.Lock()
+		s.traffic.handle(e, s.targetID, time.Now())
+		s.mu.Unlock()
 	}
 }
 
