@@ -108,6 +108,7 @@ const (
 	AuditAmnesty          AuditAction = "leases.amnesty"
 	AuditPluginRegistered AuditAction = "plugin.registered"
 	AuditKeyCreated       AuditAction = "signing_key.created"
+	AuditKeyRemoved       AuditAction = "signing_key.removed"
 
 	AuditUserChanged      AuditAction = "user.changed"
 	AuditUserProvisioned  AuditAction = "user.provisioned" // first seen with an external issuer's token

@@ -49,16 +49,6 @@ type Sessions interface {
 	RevokeRefreshFamily(ctx context.Context, token [32]byte) error
 }
 
-// SigningKeys are the operations on the keys that sign access tokens.
-type SigningKeys interface {
-	// SigningKeys lists all keys, newest first.
-	SigningKeys(ctx context.Context) ([]SigningKey, error)
-	// AddSigningKey stores a key if no key is newer than olderThan ago, and
-	// returns the newest key, which may be another process's. So several
-	// processes that start at once agree on one key.
-	AddSigningKey(ctx context.Context, key SigningKey, olderThan time.Duration) (SigningKey, error)
-}
-
 // UserAdmin are an administrator's acts on users.
 type UserAdmin interface {
 	// ListUsers by name; the cursor is the name. name, if set, is the one to find.
@@ -98,64 +88,12 @@ type APIKeys interface {
 	UseAPIKey(ctx context.Context, hash [32]byte) (berth.APIKey, berth.User, error)
 }
 
-// Guesses slow down those who guess, for all processes together.
-type Guesses interface {
-	// CountLogin counts a login as failed, by name and client, before the password
-	// is looked at, so that attempts at the same instant do not pass together. It
-	// is a *berth.TooManyError while waiting is asked (berth.LoginWait).
-	CountLogin(ctx context.Context, nameHash [32]byte, client string) error
-	// ForgetLogins takes the counts back after a login that succeeded.
-	ForgetLogins(ctx context.Context, nameHash [32]byte, client string) error
-	// UseAssertion notes that a host's assertion was used; again is
-	// berth.ErrUsed.
-	UseAssertion(ctx context.Context, host berth.HostID, jti string, ttl time.Duration) error
-	// SweepGuesses deletes what is over, at most limit rows of each.
-	SweepGuesses(ctx context.Context, limit int) (deleted int, err error)
-}
-
-// Sealed are the values in the database that the master key seals.
-type Sealed interface {
-	// SealedValues lists them by kind and id after a cursor ("" at first).
-	SealedValues(ctx context.Context, after string, limit int) (values []SealedValue, next string, err error)
-	// ReplaceSealed replaces a value by the same one sealed anew, if it is still
-	// the old one: otherwise nothing is done and replaced is false.
-	ReplaceSealed(ctx context.Context, actor berth.Actor, old, anew SealedValue) (replaced bool, err error)
-}
-
-// The kinds of sealed values.
-const (
-	SealedSecret     = "secret"
-	SealedSigningKey = "signing_key"
-)
-
-// SealedValue is a value under the master key.
-type SealedValue struct {
-	// Kind is SealedSigningKey or SealedSecret, ID the key's id or the secret's
-	// name.
-	Kind, ID string
-	// Version of a secret; 0 for keys.
-	Version int
-	// Public part of a signing key.
-	Public []byte
-	Value  redact.Bytes
-}
-
 // UnknownUser is the audit target of a login under a name that nobody has.
 const UnknownUser = "unknown"
 
 // RefreshGrace is how long the immediate predecessor may be used again, for
 // clients that refresh twice at once or lose an answer.
 const RefreshGrace = 10 * time.Second
-
-// SigningKey signs access tokens.
-type SigningKey struct {
-	ID        string // kid
-	Algorithm string // EdDSA
-	Public    []byte
-	// Private is sealed under the master key.
-	Private   redact.Bytes
-	CreatedAt time.Time
-}
 
 // RefreshToken is a stored refresh token: its hash only.
 type RefreshToken struct {
