@@ -22,13 +22,14 @@ CREATE TABLE api_keys (
 );
 CREATE INDEX api_keys_user ON api_keys (user_id, id);
 
--- Failed logins by the hash of the name and the client's address ('' for all).
+-- Failed logins by the keyed hash of the name and the client's address (empty: of all).
 CREATE TABLE login_failures (
     name_hash bytea NOT NULL,
     client    text NOT NULL,
     failures  integer NOT NULL,
     last_at   timestamptz NOT NULL,
     wait_until timestamptz,
+    known_at  timestamptz, -- of the last success
     PRIMARY KEY (name_hash, client)
 );
 CREATE INDEX login_failures_last ON login_failures (last_at);

@@ -20,13 +20,14 @@ CREATE TABLE api_keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX api_keys_user ON api_keys (user_id, id);
 
--- Failed logins by the hash of the name and the client's address ('' for all).
+-- Failed logins by the keyed hash of the name and the client's address (empty: of all).
 CREATE TABLE login_failures (
     name_hash BLOB NOT NULL,
     client    TEXT NOT NULL,
     failures  INTEGER NOT NULL,
     last_at   INTEGER NOT NULL,
     wait_until INTEGER,
+    known_at   INTEGER, -- of the last success
     PRIMARY KEY (name_hash, client)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX login_failures_last ON login_failures (last_at);
