@@ -83,7 +83,9 @@ func (t *tx) grant(actor berth.Actor, a berth.Amnesty) error {
 	if _, err := t.exec(`INSERT INTO amnesties (granted_at, until, reason) VALUES ($1, $2, $3)`, a.GrantedAt, a.Until, a.Reason); err != nil {
 		return err
 	}
-	return t.auditAct(actor, a.GrantedAt, berth.AuditAmnesty, "leases", "all", a.Reason)
+	return t.auditEvents([]berth.AuditEvent{{
+		At: a.GrantedAt, Actor: actor, Action: berth.AuditAmnesty, TargetKind: "leases", TargetID: "all", Reason: a.Reason, After: a.Facts(),
+	}})
 }
 
 func (t *tx) writeMark(name string, m berth.Mark) error {

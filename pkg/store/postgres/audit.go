@@ -20,6 +20,13 @@ func (t *tx) audit(actor berth.Actor, moves []berth.Transition) error {
 	return t.auditEvents(events)
 }
 
+// auditMove is audit of one transition that an act made, with what it changed.
+func (t *tx) auditMove(actor berth.Actor, m berth.Transition, before, after berth.Facts) error {
+	e := auditOf(actor, m)
+	e.Before, e.After = before, after
+	return t.auditEvents([]berth.AuditEvent{e})
+}
+
 func auditOf(actor berth.Actor, m berth.Transition) berth.AuditEvent {
 	return berth.AuditEvent{
 		At: m.At, Actor: actor, Action: berth.ActionOf(m.Event), TargetKind: "task", TargetID: string(m.Task),

@@ -162,7 +162,7 @@ func (t *tx) retryNow(p store.RetryParams, k berth.Task) ([]berth.Transition, er
 	if err != nil {
 		return nil, err
 	}
-	return t.requeueByHand(p.Actor, k, tok)
+	return t.requeueByHand(p.Actor, k, tok, k.Budget)
 }
 
 // revive takes a dead-lettered task back. It has no token: its own row decides.
@@ -201,15 +201,16 @@ WHERE t.id = $1`, uid(k.ID))
 	if k.QueueTimeout > 0 {
 		tok.giveUpAt = r.now.Add(k.QueueTimeout)
 	}
+	budget := r.tries + max(1, p.AddTries)
 	if _, err := t.exec(`
 UPDATE tasks SET budget = $2, final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL WHERE id = $1`,
-		uid(k.ID), r.tries+max(1, p.AddTries)); err != nil {
+		uid(k.ID), budget); err != nil {
 		return nil, err
 	}
-	return t.requeueByHand(p.Actor, k, tok)
+	return t.requeueByHand(p.Actor, k, tok, budget)
 }
 
-func (t *tx) requeueByHand(actor berth.Actor, k berth.Task, tok token) ([]berth.Transition, error) {
+func (t *tx) requeueByHand(actor berth.Actor, k berth.Task, tok token, budget int) ([]berth.Transition, error) {
 	now, err := t.now()
 	if err != nil {
 		return nil, err
@@ -223,5 +224,5 @@ func (t *tx) requeueByHand(actor berth.Actor, k berth.Task, tok token) ([]berth.
 		Event: berth.EventRetriedByHand, Task: k.ID, From: k.State, To: berth.StateQueued, Pool: k.Pool,
 		CorrelationID: k.CorrelationID, At: now,
 	}}
-	return moves, t.audit(actor, moves)
+	return moves, t.auditMove(actor, moves[0], berth.NumberFacts("budget", k.Budget), berth.NumberFacts("budget", budget))
 }

@@ -79,8 +79,9 @@ UPDATE devices SET unclean = $2, updated_at = $3 WHERE id = ANY ($1) AND unclean
 	if unclean {
 		action = berth.AuditDeviceUnclean
 	}
+	before, after := berth.FlagFacts("unclean", unclean)
 	return t.auditEvents(mapped(unique(changed), func(id berth.DeviceID) berth.AuditEvent {
-		return berth.AuditEvent{At: now, Actor: by(id), Action: action, TargetKind: "device", TargetID: string(id)}
+		return berth.AuditEvent{At: now, Actor: by(id), Action: action, TargetKind: "device", TargetID: string(id), Before: before, After: after}
 	}))
 }
 

@@ -36,7 +36,8 @@ func (s *Store) DrainHost(ctx context.Context, actor berth.Actor, id berth.HostI
 		if on {
 			action = berth.AuditHostDrain
 		}
-		if err := t.auditAct(actor, now, action, "host", string(id), ""); err != nil {
+		before, after := berth.FlagFacts("drain_requested", on)
+		if err := t.auditChange(actor, now, action, "host", string(id), before, after); err != nil {
 			return err
 		}
 		h, err = t.shownHost(id)
@@ -70,7 +71,8 @@ func (s *Store) RevokeHost(ctx context.Context, actor berth.Actor, id berth.Host
 		if err := t.writeBits(devices); err != nil {
 			return err
 		}
-		return t.auditAct(actor, now, berth.AuditHostRevoked, "host", string(id), "")
+		return t.auditChange(actor, now, berth.AuditHostRevoked, "host", string(id),
+			berth.Fact("state", string(h.State)), berth.Fact("state", string(berth.HostRevoked)))
 	})
 	if err != nil {
 		return berth.Host{}, nil, err

@@ -52,7 +52,8 @@ FROM pools p, (SELECT berth_now() AS now OFFSET 0) n WHERE p.id = $3`,
 		if e, err = found(t, "enrolment token", scanEnrolment, enrolmentColumns+` WHERE e.id = $1`, uid(p.ID)); err != nil {
 			return err
 		}
-		return t.auditAct(p.Actor, e.CreatedAt, berth.AuditEnrolmentCreated, "enrolment", string(p.ID), "")
+		return t.auditChange(p.Actor, e.CreatedAt, berth.AuditEnrolmentCreated, "enrolment", string(p.ID),
+			"", berth.EnrolmentFacts(e.Pool, e.Pattern, e.ExpiresAt))
 	})
 	return only(e, err)
 }
@@ -90,7 +91,8 @@ func (s *Store) RevokeEnrolment(ctx context.Context, actor berth.Actor, id berth
 		if _, err := t.exec(`UPDATE enrolment_tokens SET revoked_at = $2 WHERE id = $1`, uid(id), now); err != nil {
 			return err
 		}
-		return t.auditAct(actor, now, berth.AuditEnrolmentRevoked, "enrolment", string(id), "")
+		return t.auditChange(actor, now, berth.AuditEnrolmentRevoked, "enrolment", string(id),
+			berth.EnrolmentFacts(e.Pool, e.Pattern, e.ExpiresAt), "")
 	})
 }
 
@@ -158,7 +160,7 @@ ON CONFLICT DO NOTHING`, uid(p.Host), p.Name, p.PublicKey, e.now, uid(e.id))
 	if actor.ID == "" {
 		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
 	}
-	return t.auditAct(actor, e.now, berth.AuditHostEnrolled, "host", string(p.Host), "")
+	return t.auditChange(actor, e.now, berth.AuditHostEnrolled, "host", string(p.Host), "", berth.EnrolledFacts(p.Name, e.id))
 }
 
 // HostKey is documented at store.Agents.

@@ -45,7 +45,7 @@ ON CONFLICT DO NOTHING RETURNING id, name, paused, ageing_step_us, created_at`,
 			return &berth.ExistsError{What: "a pool named " + pool.Name}
 		}
 		made = p
-		return t.auditAct(c.Actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "")
+		return t.auditChange(c.Actor, p.CreatedAt, berth.AuditPoolCreated, "pool", string(p.ID), "", berth.PoolFacts(p))
 	})
 	return only(made, err)
 }

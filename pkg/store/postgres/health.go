@@ -69,6 +69,7 @@ WHERE d.id = e.id`,
 			events = append(events, berth.AuditEvent{
 				At: now, Actor: by(h.device), Action: berth.AuditDeviceHealth, TargetKind: "device", TargetID: string(h.device),
 				Reason: string(h.now.Health),
+				Before: berth.Fact("health", string(h.was.Health)), After: berth.Fact("health", string(h.now.Health)),
 			})
 		}
 	}

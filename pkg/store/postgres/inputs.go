@@ -194,7 +194,7 @@ INSERT INTO input_owners (digest, principal_kind, principal_id, created_at) VALU
 		digestOf(digest), string(actor.Kind), actor.ID, open.now); err != nil {
 		return u, err
 	}
-	if err := t.auditAct(actor, open.now, berth.AuditInputStored, "input", digest, ""); err != nil {
+	if err := t.auditChange(actor, open.now, berth.AuditInputStored, "input", digest, "", berth.NumberFacts("size", open.size)); err != nil {
 		return u, err
 	}
 	u.Input, err = found(t, "input", scanInput, inputColumns+` WHERE i.digest = $1`, digestOf(digest))
@@ -417,10 +417,13 @@ SELECT i.digest FROM inputs i WHERE `+unused+` ORDER BY i.last_used_at LIMIT $2 
 	if err != nil || len(locked) == 0 {
 		return nil, err
 	}
-	type gone struct{ digest, upload string }
+	type gone struct {
+		digest, upload string
+		size           int64
+	}
 	expired, err := collect(t, func(row pgx.CollectableRow) (g gone, err error) {
-		return g, row.Scan(&g.digest, &g.upload)
-	}, `DELETE FROM inputs i WHERE i.digest = ANY ($2) AND `+unused+` RETURNING encode(i.digest, 'hex'), i.upload_id`, before, locked)
+		return g, row.Scan(&g.digest, &g.upload, &g.size)
+	}, `DELETE FROM inputs i WHERE i.digest = ANY ($2) AND `+unused+` RETURNING encode(i.digest, 'hex'), i.upload_id, i.size`, before, locked)
 	if err != nil || len(expired) == 0 {
 		return nil, err
 	}
@@ -429,7 +432,10 @@ SELECT i.digest FROM inputs i WHERE `+unused+` ORDER BY i.last_used_at LIMIT $2 
 		return nil, err
 	}
 	return keys, t.auditEvents(mapped(expired, func(g gone) berth.AuditEvent {
-		return berth.AuditEvent{At: now, Actor: actor, Action: berth.AuditInputExpired, TargetKind: "input", TargetID: g.digest}
+		return berth.AuditEvent{
+			At: now, Actor: actor, Action: berth.AuditInputExpired, TargetKind: "input", TargetID: g.digest,
+			Before: berth.NumberFacts("size", g.size),
+		}
 	}))
 }
 

@@ -59,7 +59,10 @@ func (t *tx) setAdmin(p store.DeviceAdminParams, d berth.Device, now time.Time) 
 		uid(d.ID), string(p.Admin), p.Note, now); err != nil {
 		return false, err
 	}
-	return true, t.auditAct(p.Actor, now, berth.AuditDeviceAdmin, "device", string(d.ID), string(p.Admin))
+	return true, t.auditEvents([]berth.AuditEvent{{
+		At: now, Actor: p.Actor, Action: berth.AuditDeviceAdmin, TargetKind: "device", TargetID: string(d.ID), Reason: string(p.Admin),
+		Before: berth.AdminFacts(d.Admin, d.AdminNote), After: berth.AdminFacts(p.Admin, p.Note),
+	}})
 }
 
 // SetDeviceLabels is documented at store.Operators.
@@ -74,7 +77,7 @@ func (s *Store) SetDeviceLabels(ctx context.Context, actor berth.Actor, id berth
 			return false, err
 		}
 		t.hint(store.HintWork, string(d.Pool))
-		return true, t.auditAct(actor, now, berth.AuditDeviceLabels, "device", string(id), "")
+		return true, t.auditChange(actor, now, berth.AuditDeviceLabels, "device", string(id), berth.NewFacts(d.AdminLabels), berth.NewFacts(labels))
 	})
 }
 
@@ -145,12 +148,13 @@ func (s *Store) ForceRelease(ctx context.Context, p store.ForceReleaseParams) (d
 			d, err = t.device(p.Device)
 			return err
 		}
+		was := a.state
 		if moves, err = t.endByOperator(p.Actor, now, []*live{a}, berth.ReasonForceReleased); err != nil {
 			return err
 		}
 		if err := t.auditEvents([]berth.AuditEvent{{
 			At: now, Actor: p.Actor, Action: berth.AuditDeviceReleased, TargetKind: "device", TargetID: string(p.Device),
-			Attempt: a.id, Number: a.number, Host: a.host,
+			Attempt: a.id, Number: a.number, Host: a.host, Before: berth.HeldFacts(a.task, was),
 		}}); err != nil {
 			return err
 		}
@@ -248,6 +252,7 @@ UPDATE devices SET host_id = $2, pool_id = $3, present = false, conflict_host_id
 		}
 		return true, t.auditEvents([]berth.AuditEvent{{
 			At: now, Actor: actor, Action: berth.AuditDeviceMoved, TargetKind: "device", TargetID: string(id), Host: to,
+			Before: berth.MoveFacts(d.Host, d.Pool), After: berth.MoveFacts(to, pool),
 		}})
 	})
 }

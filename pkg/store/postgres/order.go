@@ -77,7 +77,7 @@ func (t *tx) prioritise(p store.TaskParams, k berth.Task, priority int) ([]berth
 		Event: berth.EventReprioritised, Task: k.ID, From: k.State, To: k.State, Reason: berth.PriorityReason(priority),
 		Pool: k.Pool, CorrelationID: k.CorrelationID, At: now,
 	}}
-	return moves, t.audit(p.Actor, moves)
+	return moves, t.auditMove(p.Actor, moves[0], berth.NumberFacts("priority", k.Priority), berth.NumberFacts("priority", priority))
 }
 
 // holdLive locks a task's live attempt; one that ended meanwhile starts over.
@@ -115,7 +115,8 @@ UPDATE pools SET paused = $2 WHERE name = $1 AND paused <> $2 RETURNING id, name
 		} else {
 			t.hint(store.HintWork, string(pool.ID))
 		}
-		return t.auditAct(actor, now, action, "pool", string(pool.ID), "")
+		before, after := berth.FlagFacts("paused", paused)
+		return t.auditChange(actor, now, action, "pool", string(pool.ID), before, after)
 	})
 	return only(pool, err)
 }
@@ -144,7 +145,8 @@ func (s *Store) SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin 
 				return err
 			}
 		}
-		return t.auditAct(actor, now, action, "plugin", p.Name+"@"+p.Version, "")
+		before, after := berth.FlagFacts("enabled", enabled)
+		return t.auditChange(actor, now, action, "plugin", p.Name+"@"+p.Version, before, after)
 	})
 	return only(p, err)
 }

@@ -39,7 +39,7 @@ func (t *tx) registerPlugins(actor berth.Actor, plugins []berth.Plugin, complete
 		mapped(plugins, func(p berth.Plugin) string { return clean(p.Description) }),
 		mapped(plugins, func(p berth.Plugin) string { return clean(p.Requires) }),
 	}
-	changed, err := collect(t, scanPluginVersion, `
+	added, err := collect(t, scanPluginVersion, `
 INSERT INTO plugins (name, version, enabled, schema, description, requires, created_at)
 SELECT e.name, e.version, e.enabled, e.schema::json, e.description, e.requires, berth_now()
 FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[], $6::text[]) AS e (name, version, enabled, schema, description, requires)
@@ -47,23 +47,24 @@ ON CONFLICT DO NOTHING RETURNING name, version`, columns...)
 	if err != nil {
 		return err
 	}
-	if complete && len(changed) < len(plugins) {
-		more, err := t.completePlugins(columns)
-		if err != nil {
+	var completed []berth.PluginVersion
+	if complete && len(added) < len(plugins) {
+		if completed, err = t.completePlugins(columns); err != nil {
 			return err
 		}
-		changed = append(changed, more...)
 	}
-	if len(changed) == 0 {
+	if len(added)+len(completed) == 0 {
 		return nil
 	}
 	now, err := t.now()
 	if err != nil {
 		return err
 	}
-	return t.auditEvents(mapped(changed, func(v berth.PluginVersion) berth.AuditEvent {
+	return t.auditEvents(mapped(slices.Concat(added, completed), func(v berth.PluginVersion) berth.AuditEvent {
+		i := slices.IndexFunc(plugins, func(p berth.Plugin) bool { return p.PluginVersion == v })
 		return berth.AuditEvent{
 			At: now, Actor: actor, Action: berth.AuditPluginRegistered, TargetKind: "plugin", TargetID: v.Name + "@" + v.Version,
+			After: berth.PluginFacts(plugins[i]),
 		}
 	}))
 }

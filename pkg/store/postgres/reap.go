@@ -135,7 +135,8 @@ func (t *tx) takeOffline(actor berth.Actor, id berth.HostID) (bool, error) {
 	if err := t.writeBits(devices); err != nil {
 		return false, err
 	}
-	return true, t.auditAct(actor, h.now, berth.AuditHostOffline, "host", string(id), "")
+	return true, t.auditChange(actor, h.now, berth.AuditHostOffline, "host", string(id),
+		berth.Fact("state", string(h.state)), berth.Fact("state", string(berth.HostOffline)))
 }
 
 // lockFleetOf locks the leases of a host's devices, and of others that the

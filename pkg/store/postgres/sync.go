@@ -48,7 +48,8 @@ func (t *tx) raiseEpoch(p store.SyncParams) (berth.Epoch, error) {
 	if _, err := t.exec(`UPDATE hosts SET epoch = $2, instance = $3 WHERE id = $1`, uid(p.Host), int64(epoch), clean(p.Instance)); err != nil {
 		return 0, err
 	}
-	return epoch, t.auditAct(p.Actor, h.now, berth.AuditHostSynced, "host", string(p.Host), "")
+	return epoch, t.auditChange(p.Actor, h.now, berth.AuditHostSynced, "host", string(p.Host),
+		berth.NumberFacts("epoch", h.epoch), berth.NumberFacts("epoch", epoch))
 }
 
 // settling is the second transaction of a sync.

@@ -204,6 +204,7 @@ WHERE id = ANY ($2) AND conflict_host_id IS NULL AND host_id <> $1 AND hardware_
 	return s.auditEvents(mapped(unique(changed), func(id berth.DeviceID) berth.AuditEvent {
 		return berth.AuditEvent{
 			At: s.now, Actor: s.p.Actor, Action: berth.AuditDeviceConflict, TargetKind: "device", TargetID: string(id), Host: s.p.Host,
+			After: berth.Fact("conflict_host", string(s.p.Host)),
 		}
 	}))
 }

@@ -86,7 +86,7 @@ func grant(t *tx, actor berth.Actor, a berth.Amnesty) error {
 	if err != nil {
 		return err
 	}
-	return auditEvent(t, berth.AuditEvent{Actor: actor, Action: berth.AuditAmnesty, TargetKind: "leases", TargetID: "all", Reason: a.Reason})
+	return auditEvent(t, berth.AuditEvent{Actor: actor, Action: berth.AuditAmnesty, TargetKind: "leases", TargetID: "all", Reason: a.Reason, After: a.Facts()})
 }
 
 // markRenewed notes that renewals are stored, every MarkEvery.

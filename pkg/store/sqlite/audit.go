@@ -14,10 +14,15 @@ const insertAudit = `INSERT INTO audit_events
 
 // audit writes the row of a transition, in its own transaction (I12).
 func audit(t *tx, actor berth.Actor, tr berth.Transition) error {
+	return auditMove(t, actor, tr, "", "")
+}
+
+// auditMove is audit of a transition that an act made, with what it changed.
+func auditMove(t *tx, actor berth.Actor, tr berth.Transition, before, after berth.Facts) error {
 	return auditAt(t, tr.At, berth.AuditEvent{
 		Actor: actor, Action: berth.ActionOf(tr.Event), TargetKind: "task", TargetID: string(tr.Task),
 		Attempt: tr.Attempt, Number: tr.Number, Device: tr.Device, Host: tr.Host,
-		From: tr.From, To: tr.To, Outcome: tr.Outcome, Reason: tr.Reason,
+		From: tr.From, To: tr.To, Outcome: tr.Outcome, Reason: tr.Reason, Before: before, After: after,
 	})
 }
 

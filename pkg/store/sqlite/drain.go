@@ -29,7 +29,8 @@ func (s *Store) DrainHost(ctx context.Context, actor berth.Actor, id berth.HostI
 		if err := judgePlaceable(t, id); err != nil {
 			return err
 		}
-		if err := auditAct(t, actor, action, "host", string(id)); err != nil {
+		before, after := berth.FlagFacts("drain_requested", on)
+		if err := auditChange(t, actor, action, "host", string(id), before, after); err != nil {
 			return err
 		}
 		h, err = loadHost(t, id)
@@ -58,7 +59,8 @@ func (s *Store) RevokeHost(ctx context.Context, actor berth.Actor, id berth.Host
 		if err := clearPlaceable(t, id); err != nil {
 			return err
 		}
-		return auditAct(t, actor, berth.AuditHostRevoked, "host", string(id))
+		return auditChange(t, actor, berth.AuditHostRevoked, "host", string(id),
+			berth.Fact("state", string(h.State)), berth.Fact("state", string(berth.HostRevoked)))
 	})
 	if err != nil {
 		return berth.Host{}, nil, err

@@ -55,12 +55,13 @@ func (s *Store) CreateEnrolment(ctx context.Context, p store.CreateEnrolmentPara
 		if err != nil {
 			return err
 		}
-		if err := auditAct(t, p.Actor, berth.AuditEnrolmentCreated, "enrolment", string(p.ID)); err != nil {
+		e, err := loadEnrolment(t, p.ID)
+		if err != nil {
 			return err
 		}
-		e, err := loadEnrolment(t, p.ID)
 		token = e.EnrolmentToken
-		return err
+		return auditChange(t, p.Actor, berth.AuditEnrolmentCreated, "enrolment", string(p.ID),
+			"", berth.EnrolmentFacts(e.Pool, e.Pattern, e.ExpiresAt))
 	})
 	if err != nil {
 		return berth.EnrolmentToken{}, err
@@ -101,7 +102,8 @@ func (s *Store) RevokeEnrolment(ctx context.Context, actor berth.Actor, id berth
 		if err := t.execOne("UPDATE enrolment_tokens SET revoked_at = ?2 WHERE id = ?1", id, micros(t.now)); err != nil {
 			return err
 		}
-		return auditAct(t, actor, berth.AuditEnrolmentRevoked, "enrolment", string(id))
+		return auditChange(t, actor, berth.AuditEnrolmentRevoked, "enrolment", string(id),
+			berth.EnrolmentFacts(e.Pool, e.Pattern, e.ExpiresAt), "")
 	})
 }
 
@@ -165,5 +167,5 @@ func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
 	if actor.ID == "" {
 		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
 	}
-	return p.Host, auditAct(t, actor, berth.AuditHostEnrolled, "host", string(p.Host))
+	return p.Host, auditChange(t, actor, berth.AuditHostEnrolled, "host", string(p.Host), "", berth.EnrolledFacts(p.Name, e.ID))
 }

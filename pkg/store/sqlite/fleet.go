@@ -42,7 +42,7 @@ func (s *Store) CreatePool(ctx context.Context, p store.CreatePoolParams) (pool 
 			return err
 		}
 		pool.CreatedAt = t.now
-		return auditAct(t, p.Actor, berth.AuditPoolCreated, "pool", string(pool.ID))
+		return auditChange(t, p.Actor, berth.AuditPoolCreated, "pool", string(pool.ID), "", berth.PoolFacts(pool))
 	})
 	if err != nil {
 		return berth.Pool{}, err
@@ -160,7 +160,7 @@ func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) error {
 			return err
 		}
 	}
-	return auditAct(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version)
+	return auditChange(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version, "", berth.PluginFacts(p))
 }
 
 // hintPools tells every pool that there may be work to place.

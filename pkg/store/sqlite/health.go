@@ -35,6 +35,7 @@ func hear(t *tx, actor berth.Actor, host berth.HostID, signals map[berth.DeviceI
 		changed = true
 		if err := auditEvent(t, berth.AuditEvent{
 			Actor: actor, Action: berth.AuditDeviceHealth, TargetKind: "device", TargetID: string(id), Reason: string(now.Health),
+			Before: berth.Fact("health", string(was.Health)), After: berth.Fact("health", string(now.Health)),
 		}); err != nil {
 			return false, err
 		}

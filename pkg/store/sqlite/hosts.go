@@ -161,7 +161,8 @@ func markClean(t *tx, actor berth.Actor, device berth.DeviceID) (bool, error) {
 	if err != nil || n == 0 {
 		return false, err
 	}
-	return true, auditAct(t, actor, berth.AuditDeviceCleaned, "device", string(device))
+	before, after := berth.FlagFacts("unclean", false)
+	return true, auditChange(t, actor, berth.AuditDeviceCleaned, "device", string(device), before, after)
 }
 
 const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,

@@ -169,7 +169,7 @@ func storeInput(t *tx, actor berth.Actor, open store.InputUpload) (u store.Input
 		return u, err
 	}
 	u.Input = used[0]
-	return u, auditAct(t, actor, berth.AuditInputStored, "input", open.Digest)
+	return u, auditChange(t, actor, berth.AuditInputStored, "input", open.Digest, "", berth.NumberFacts("size", open.Size))
 }
 
 const inputSelect = "SELECT i.digest, i.size, i.created_at, i.last_used_at FROM inputs i"
@@ -323,10 +323,13 @@ func (s *Store) ExpireInputs(ctx context.Context, actor berth.Actor, limit int) 
 }
 
 func expireUnused(t *tx, actor berth.Actor, limit int) ([]string, error) {
-	type unused struct{ digest, upload string }
+	type unused struct {
+		digest, upload string
+		size           int64
+	}
 	gone, err := queryAll(t, func(r row) (u unused, err error) {
-		return u, r.Scan(&u.digest, &u.upload)
-	}, `SELECT i.digest, i.upload_id FROM inputs i
+		return u, r.Scan(&u.digest, &u.upload, &u.size)
+	}, `SELECT i.digest, i.upload_id, i.size FROM inputs i
 		WHERE i.last_used_at < ?1 AND NOT EXISTS (SELECT 1 FROM task_inputs n WHERE n.digest = i.digest)
 		ORDER BY i.last_used_at LIMIT ?2`, micros(t.now.Add(-berth.InputUnusedFor)), limit)
 	if err != nil {
@@ -338,7 +341,7 @@ func expireUnused(t *tx, actor berth.Actor, limit int) ([]string, error) {
 		if err := t.execOne("DELETE FROM inputs WHERE digest = ?1", u.digest); err != nil {
 			return nil, err
 		}
-		if err := auditAct(t, actor, berth.AuditInputExpired, "input", u.digest); err != nil {
+		if err := auditChange(t, actor, berth.AuditInputExpired, "input", u.digest, berth.NumberFacts("size", u.size), ""); err != nil {
 			return nil, err
 		}
 	}

@@ -47,7 +47,8 @@ func markDevice(t *tx, actor berth.Actor, a attempt, e ending) (changed bool, er
 	if err != nil || n == 0 {
 		return false, err
 	}
-	return true, auditAct(t, actor, berth.AuditDeviceUnclean, "device", string(a.Device))
+	before, after := berth.FlagFacts("unclean", true)
+	return true, auditChange(t, actor, berth.AuditDeviceUnclean, "device", string(a.Device), before, after)
 }
 
 // extend gives the attempt's lease a fresh TTL.

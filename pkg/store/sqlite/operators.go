@@ -49,6 +49,7 @@ func setAdmin(t *tx, p store.DeviceAdminParams, d berth.Device) (bool, error) {
 	}
 	return true, auditEvent(t, berth.AuditEvent{
 		Actor: p.Actor, Action: berth.AuditDeviceAdmin, TargetKind: "device", TargetID: string(d.ID), Reason: string(p.Admin),
+		Before: berth.AdminFacts(d.Admin, d.AdminNote), After: berth.AdminFacts(p.Admin, p.Note),
 	})
 }
 
@@ -67,7 +68,7 @@ func (s *Store) SetDeviceLabels(ctx context.Context, actor berth.Actor, id berth
 			return false, err
 		}
 		hintOf(t, store.HintWork, d.Pool)
-		return true, auditAct(t, actor, berth.AuditDeviceLabels, "device", string(id))
+		return true, auditChange(t, actor, berth.AuditDeviceLabels, "device", string(id), berth.NewFacts(d.AdminLabels), berth.NewFacts(labels))
 	})
 }
 
@@ -139,7 +140,7 @@ func (s *Store) ForceRelease(ctx context.Context, p store.ForceReleaseParams) (d
 		}
 		if err := auditEvent(t, berth.AuditEvent{
 			Actor: p.Actor, Action: berth.AuditDeviceReleased, TargetKind: "device", TargetID: string(d.ID),
-			Attempt: a.ID, Number: a.Number, Host: a.Host,
+			Attempt: a.ID, Number: a.Number, Host: a.Host, Before: berth.HeldFacts(a.Task, a.State),
 		}); err != nil {
 			return err
 		}
@@ -218,6 +219,7 @@ func (s *Store) MoveDevice(ctx context.Context, actor berth.Actor, id berth.Devi
 		}
 		return true, auditEvent(t, berth.AuditEvent{
 			Actor: actor, Action: berth.AuditDeviceMoved, TargetKind: "device", TargetID: string(id), Host: to,
+			Before: berth.MoveFacts(d.Host, d.Pool), After: berth.MoveFacts(to, h.pool),
 		})
 	})
 }

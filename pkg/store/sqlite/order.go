@@ -64,7 +64,7 @@ func prioritise(t *tx, actor berth.Actor, task berth.Task, priority int) (berth.
 	}
 	hintOf(t, store.HintTask, task.ID)
 	tr := taskTransition(t, task, berth.EventReprioritised, task.State, berth.PriorityReason(priority))
-	return tr, audit(t, actor, tr)
+	return tr, auditMove(t, actor, tr, berth.NumberFacts("priority", task.Priority), berth.NumberFacts("priority", priority))
 }
 
 // SetPoolPaused implements store.Operators.
@@ -90,7 +90,8 @@ func (s *Store) SetPoolPaused(ctx context.Context, actor berth.Actor, name strin
 		} else {
 			hintOf(t, store.HintWork, pool.ID)
 		}
-		return auditAct(t, actor, action, "pool", string(pool.ID))
+		before, after := berth.FlagFacts("paused", paused)
+		return auditChange(t, actor, action, "pool", string(pool.ID), before, after)
 	})
 	if err != nil {
 		return berth.Pool{}, err
@@ -122,7 +123,8 @@ func (s *Store) SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin 
 				return err
 			}
 		}
-		return auditAct(t, actor, action, "plugin", p.Name+"@"+p.Version)
+		before, after := berth.FlagFacts("enabled", enabled)
+		return auditChange(t, actor, action, "plugin", p.Name+"@"+p.Version, before, after)
 	})
 	if err != nil {
 		return berth.Plugin{}, err

@@ -129,5 +129,6 @@ func takeOffline(t *tx, actor berth.Actor, host berth.HostID) error {
 	if err := t.execOne("UPDATE hosts SET state = ?2 WHERE id = ?1", host, berth.HostOffline); err != nil {
 		return err
 	}
-	return auditAct(t, actor, berth.AuditHostOffline, "host", string(host))
+	return auditChange(t, actor, berth.AuditHostOffline, "host", string(host),
+		berth.Fact("state", string(berth.HostOnline)), berth.Fact("state", string(berth.HostOffline)))
 }

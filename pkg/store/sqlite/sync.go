@@ -46,7 +46,8 @@ func raiseEpoch(t *tx, p store.SyncParams) (berth.Epoch, error) {
 	if err := t.execOne("UPDATE hosts SET epoch = ?2, instance = ?3 WHERE id = ?1", h.id, epoch, p.Instance); err != nil {
 		return 0, err
 	}
-	return epoch, auditAct(t, p.Actor, berth.AuditHostSynced, "host", string(h.id))
+	return epoch, auditChange(t, p.Actor, berth.AuditHostSynced, "host", string(h.id),
+		berth.NumberFacts("epoch", h.epoch), berth.NumberFacts("epoch", epoch))
 }
 
 // settle is the second transaction of a sync.
@@ -166,6 +167,7 @@ func syncConflicts(t *tx, actor berth.Actor, host berth.HostID, rivals []berth.D
 		}
 		if err := auditEvent(t, berth.AuditEvent{
 			Actor: actor, Action: berth.AuditDeviceConflict, TargetKind: "device", TargetID: string(id), Host: host,
+			After: berth.Fact("conflict_host", string(host)),
 		}); err != nil {
 			return err
 		}

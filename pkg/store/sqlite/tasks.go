@@ -323,7 +323,11 @@ func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (task berth.
 			return err
 		}
 		tr := taskTransition(t, before, berth.EventRetriedByHand, berth.StateQueued, "")
-		if err := audit(t, p.Actor, tr); err != nil {
+		budget := before.Budget
+		if before.State == berth.StateDeadLetter {
+			budget = before.Tries + max(p.AddTries, 1)
+		}
+		if err := auditMove(t, p.Actor, tr, berth.NumberFacts("budget", before.Budget), berth.NumberFacts("budget", budget)); err != nil {
 			return err
 		}
 		trs = []berth.Transition{tr}
