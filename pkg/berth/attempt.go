@@ -93,6 +93,9 @@ const (
 	ReasonDeviceRetired   = "device_retired"
 	ReasonHostDraining    = "host_draining"
 	ReasonHostRevoked     = "host_revoked"
+	// ReasonAgentDowngraded: the host's agent speaks an older protocol now, in which
+	// the attempt cannot be handed over ([Deliverable]).
+	ReasonAgentDowngraded = "agent_downgraded"
 	// ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining,
 	// ReasonInputs and ReasonJournal are an agent's, for attempts that it ended
 	// for want of a server, by its own end, before their start was known, while it

@@ -218,6 +218,13 @@ func OwnLabel(key string) bool {
 // InputsProtocol is the first version of the agent protocol with inputs.
 const InputsProtocol = 2
 
+// Deliverable reports whether an attempt may be handed to an agent that speaks a
+// version of the protocol: one before InputsProtocol would run a task that brings
+// inputs without them.
+func Deliverable(protocol int, inputs bool) bool {
+	return !inputs || protocol >= InputsProtocol
+}
+
 // MergeLabels gives the labels in force: reported ones (less those with the
 // reserved prefix), overridden by the admin's, and by
 // those of Berth itself.

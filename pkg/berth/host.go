@@ -46,6 +46,14 @@ func (t Timings) HostFresh(seen, now time.Time) bool {
 	return !seen.IsZero() && now.Sub(seen) <= t.HostOfflineAfter
 }
 
+// MustSync reports whether a host has to sync before its calls are signs of life
+// again: it was given up, or it was silent for so long that it would have been, had
+// a keeper been there to see it. What the server knows of it is too old to place
+// work by; and since only a sync ends this, an answer that is lost loses nothing.
+func (t Timings) MustSync(state HostState, seen, now time.Time) bool {
+	return state != HostOnline || !t.HostFresh(seen, now)
+}
+
 // PluginVersion names one version of a plugin.
 type PluginVersion struct {
 	Name    string `json:"name"`

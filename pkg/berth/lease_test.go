@@ -89,6 +89,27 @@ func TestKillBy(t *testing.T) {
 	}
 }
 
+func TestMustSync(t *testing.T) {
+	timings := berth.DefaultTimings()
+	limit := timings.HostOfflineAfter
+	for _, c := range []struct {
+		state  berth.HostState
+		silent time.Duration
+		want   bool
+	}{
+		{berth.HostOnline, 0, false},
+		{berth.HostOnline, limit, false},
+		{berth.HostOnline, limit + 1, true},
+		{berth.HostOnline, -time.Hour, false}, // the clock went back
+		{berth.HostOffline, 0, true},
+		{berth.HostEnrolled, 0, true},
+	} {
+		if got := timings.MustSync(c.state, t0, t0.Add(c.silent)); got != c.want {
+			t.Errorf("%s, silent for %v: %v", c.state, c.silent, got)
+		}
+	}
+}
+
 func TestHostFresh(t *testing.T) {
 	timings := berth.DefaultTimings()
 	limit := timings.HostOfflineAfter

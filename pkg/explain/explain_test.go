@@ -289,8 +289,9 @@ func situations() []situation {
 		{
 			"several at once", func(w *world) berth.TaskID {
 				enginetest.NewHost(w.t, w.s, "h2", 3)
-				w.clock.Advance(time.Minute) // both hosts are silent, h1 comes back
+				w.clock.Advance(40 * time.Second)
 				w.beat()
+				w.clock.Advance(20 * time.Second) // h2 is silent for too long
 				w.run(1)
 				w.admin(1, berth.AdminCordoned)
 				return w.submit("")

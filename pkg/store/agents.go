@@ -34,6 +34,8 @@ type Agents interface {
 	//   - held and known: VerdictKeep, or VerdictCancel when asked to stop;
 	//   - held but ended, foreign or with another fence: VerdictGone;
 	//   - running but not held: ended as lost, the task goes on by berth.After;
+	//   - not started, and not to be delivered in this Protocol (berth.Deliverable):
+	//     released, uncounted, also when held (VerdictGone);
 	//   - assigned or claimed but not held: in Undelivered, to be claimed again.
 	// The host is online and seen. A repeat by the same instance gives the same
 	// epoch. Two hosts with one unique hardware id: the second's device is not
@@ -54,8 +56,10 @@ type Agents interface {
 	// ClaimAttempts hands over the host's unstarted attempts, oldest first, at
 	// most Max: those assigned, those claimed under this ClaimID before, and
 	// those claimed under an older epoch. They become claimed with a fresh
-	// LeaseTTL (repeats keep the lease they have). Those whose lease is over are
-	// left to the keeper. An empty answer is no error. The host is seen.
+	// LeaseTTL (repeats keep the lease they have). Those whose lease is over, and
+	// those that a round placed while the host's agent was downgraded
+	// (berth.Deliverable), are left to the keeper. An empty answer is no error. The
+	// host is seen.
 	ClaimAttempts(ctx context.Context, p ClaimParams) ([]Assignment, []berth.Transition, error)
 
 	// StartAttempts decides, each for itself, whether the work may touch the

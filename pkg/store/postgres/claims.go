@@ -36,7 +36,7 @@ func (s *Store) ClaimAttempts(ctx context.Context, p store.ClaimParams) (got []s
 			return err
 		}
 		if len(keys) > 0 {
-			if got, moves, err = t.claim(p, attemptsOf(keys), h.now); err != nil {
+			if got, moves, err = t.claim(p, attemptsOf(keys), h); err != nil {
 				return err
 			}
 		}
@@ -56,7 +56,8 @@ ORDER BY a.assigned_at, a.id LIMIT $4`, uid(p.Host), uid(p.ClaimID), int64(p.Epo
 }
 
 // claim hands over those of the locked attempts that may be.
-func (t *tx) claim(p store.ClaimParams, ids []berth.AttemptID, now time.Time) ([]store.Assignment, []berth.Transition, error) {
+func (t *tx) claim(p store.ClaimParams, ids []berth.AttemptID, h hostRow) ([]store.Assignment, []berth.Transition, error) {
+	now := h.now
 	loaded, err := t.load(ids)
 	if err != nil {
 		return nil, nil, err
@@ -70,7 +71,7 @@ func (t *tx) claim(p store.ClaimParams, ids []berth.AttemptID, now time.Time) ([
 	for _, a := range loaded {
 		again := a.state == berth.AttemptClaimed && a.claim == p.ClaimID && a.claimEpoch == p.Epoch
 		mine := a.state == berth.AttemptAssigned || a.claim == p.ClaimID || a.claimEpoch < p.Epoch
-		if a.ended() || a.state.Started() || !a.holds || !mine || !berth.LeaseAlive(a.expiresAt, now) {
+		if a.ended() || a.state.Started() || !a.holds || !mine || !berth.LeaseAlive(a.expiresAt, now) || !berth.Deliverable(h.protocol, a.inputs) {
 			continue
 		}
 		if !again {

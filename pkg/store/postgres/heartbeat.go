@@ -26,14 +26,15 @@ func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (result 
 		}
 		if len(news) == 0 {
 			drain, ok, err := first(t, column[bool], `
-UPDATE hosts SET last_seen_at = berth_now() WHERE id = $1 AND epoch = $2 AND draining = $3 AND state = 'online'
-RETURNING drain_requested_at IS NOT NULL`, uid(p.Host), int64(p.Epoch), p.Draining)
+UPDATE hosts h SET last_seen_at = n.now FROM (SELECT berth_now() AS now OFFSET 0) n
+WHERE h.id = $1 AND h.epoch = $2 AND h.draining = $3 AND h.state = 'online' AND h.last_seen_at >= n.now - make_interval(secs => $4)
+RETURNING h.drain_requested_at IS NOT NULL`, uid(p.Host), int64(p.Epoch), p.Draining, t.s.timings.HostOfflineAfter.Seconds())
 			if result.Drain = drain; err != nil || ok {
 				return err
 			}
 		}
 		h, err := t.changedHeartbeat(p, signals)
-		result.Resync, result.Drain = h.state != berth.HostOnline, h.drain
+		result.Resync, result.Drain = t.s.timings.MustSync(h.state, h.seen, h.now), h.drain
 		return err
 	})
 	return only(result, err)
@@ -49,7 +50,11 @@ func (t *tx) changedHeartbeat(p store.HeartbeatParams, signals map[berth.DeviceI
 	if err != nil {
 		return h, err
 	}
-	if _, err := t.exec(`UPDATE hosts SET last_seen_at = $2, draining = $3 WHERE id = $1`, uid(p.Host), h.now, p.Draining); err != nil {
+	seen := h.now
+	if t.s.timings.MustSync(h.state, h.seen, h.now) {
+		seen = h.seen
+	}
+	if _, err := t.exec(`UPDATE hosts SET last_seen_at = $2, draining = $3 WHERE id = $1`, uid(p.Host), orNull(seen), p.Draining); err != nil {
 		return h, err
 	}
 	maps.DeleteFunc(signals, func(id berth.DeviceID, _ berth.HealthSignal) bool { return !slices.Contains(devices, id) })

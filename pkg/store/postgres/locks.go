@@ -113,6 +113,7 @@ type live struct {
 	policy      berth.RetryPolicy
 	runTimeout  time.Duration
 	correlation string
+	inputs      bool // the task brings some
 	// tries and handBacks count the task's attempts without judging this one's
 	// own end: a live one is a try.
 	tries, handBacks int
@@ -139,7 +140,7 @@ SELECT a.id, a.task_id, a.number, a.device_id, a.host_id, a.fence, a.state, a.ou
        COALESCE(l.attempt_id = a.id, false), l.expires_at, l.kill_by, COALESCE(d.unclean, false),
        COALESCE(d.health, ''), COALESCE(d.failures, 0), COALESCE(d.good_probes, 0), COALESCE(d.strikes, 0), d.quarantined_until,
        t.pool_id, t.class_id, t.rank, t.budget, t.max_attempts, t.retry_on, t.backoff_initial_us, t.backoff_factor,
-       t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, c.tries, c.hand_backs
+       t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, t.inputs::text <> '[]', c.tries, c.hand_backs
 FROM attempts a
 JOIN tasks t ON t.id = a.task_id
 LEFT JOIN leases l ON l.device_id = a.device_id
@@ -165,7 +166,7 @@ func scanLive(row pgx.CollectableRow) (*live, error) {
 		instant(&l.giveUpAt), &l.holds, instant(&l.expiresAt), instant(&l.killBy), &l.unclean,
 		&l.health.Health, &l.health.Failures, &l.health.GoodProbes, &l.health.Strikes, instant(&l.health.QuarantinedUntil),
 		&l.pool, &l.class, &l.rank, &l.budget, &l.policy.MaxAttempts, &on, &initialUS, &l.policy.Factor,
-		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.tries, &l.handBacks)
+		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.inputs, &l.tries, &l.handBacks)
 	l.policy.On = outcomes(on)
 	l.policy.Initial, l.policy.Max, l.runTimeout = microseconds(initialUS), microseconds(maxUS), microseconds(limits)
 	return l, err
@@ -180,6 +181,8 @@ type hostRow struct {
 	id    berth.HostID
 	epoch berth.Epoch
 	state berth.HostState
+	// protocol that its agent spoke at its last sync.
+	protocol int
 	// draining: its agent says so; drain: an operator asked for it.
 	draining, drain bool
 	instance        string
@@ -204,9 +207,9 @@ type hostRows map[berth.HostID]hostRow
 
 func (t *tx) hosts(ids []berth.HostID) (hostRows, error) {
 	rows, err := collect(t, func(row pgx.CollectableRow) (h hostRow, err error) {
-		return h, row.Scan(&h.id, &h.epoch, &h.state, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
+		return h, row.Scan(&h.id, &h.epoch, &h.state, &h.protocol, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
 	}, `
-SELECT id, epoch, state, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, n.now
+SELECT id, epoch, state, protocol, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, n.now
 FROM hosts, (SELECT berth_now() AS now OFFSET 0) n WHERE id = ANY ($1)`, uids(unique(ids)))
 	all := make(hostRows, len(rows))
 	for _, h := range rows {
@@ -244,9 +247,10 @@ func (t *tx) judgeCaller(host berth.HostID, epoch berth.Epoch) (hostRow, error) 
 	return h, berth.CheckEpoch(h.epoch, epoch)
 }
 
-// seen counts the call as a sign of life, at most once a second.
+// seen counts the call as a sign of life, at most once a second, of a host that
+// need not sync first.
 func (t *tx) seen(host berth.HostID, h hostRow) error {
-	if d := h.now.Sub(h.seen); d >= 0 && d < time.Second {
+	if d := h.now.Sub(h.seen); d >= 0 && d < time.Second || t.s.timings.MustSync(h.state, h.seen, h.now) {
 		return nil
 	}
 	_, err := t.exec(`UPDATE hosts SET last_seen_at = $2 WHERE id = $1`, uid(host), h.now)

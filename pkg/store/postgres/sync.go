@@ -112,7 +112,7 @@ func (s *settling) registerReported() error {
 }
 
 // lockAll locks the live attempts of the host, the leases of its devices, the
-// tasks of the attempts that were lost, the devices, and the host; new devices
+// tasks of the attempts that may end, the devices, and the host; new devices
 // are made before the host is locked, and judged after. An attempt that is
 // placed meanwhile is not looked at: a claim delivers it.
 func (s *settling) lockAll() error {
@@ -134,7 +134,7 @@ ORDER BY task_id, number FOR NO KEY UPDATE`, uid(s.p.Host))
 	for _, r := range rows {
 		s.attempts = append(s.attempts, r.attempt)
 		devices = append(devices, r.device)
-		if r.state.Started() && !s.holds(r.attempt, r.fence) {
+		if r.state.Started() && !s.holds(r.attempt, r.fence) || !r.state.Started() && !berth.Deliverable(s.p.Protocol, true) {
 			tasks = append(tasks, r.task)
 		}
 	}
@@ -159,7 +159,8 @@ func (s *settling) holds(id berth.AttemptID, fence berth.Fence) bool {
 }
 
 // settleAttempts gives a verdict on what the agent holds, ends what it lost,
-// and lists what it has still to claim.
+// takes back what its protocol has no words for, and lists what it has still to
+// claim.
 func (s *settling) settleAttempts() error {
 	loaded, err := s.load(s.attempts)
 	if err != nil {
@@ -172,6 +173,10 @@ func (s *settling) settleAttempts() error {
 		key := store.HeldAttempt{Attempt: a.id, Fence: a.fence}
 		switch {
 		case a.ended():
+		case !a.state.Started() && !berth.Deliverable(s.p.Protocol, a.inputs):
+			ends = append(ends, &end{
+				live: a, outcome: berth.OutcomeReleased, reason: berth.ReasonAgentDowngraded, by: berth.EndedBySync, uncounted: true,
+			})
 		case slices.Contains(s.p.Held, key):
 			liveOnes[key] = a
 		case a.state.Started():

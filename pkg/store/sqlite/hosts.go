@@ -18,12 +18,13 @@ type hostRow struct {
 	epoch           berth.Epoch
 	instance        string
 	seen            time.Time
+	protocol        int // that its agent spoke at its last sync
 }
 
-const hostRowSelect = "SELECT id, pool_id, state, draining, drain_requested_at IS NOT NULL, epoch, instance, last_seen_at FROM hosts"
+const hostRowSelect = "SELECT id, pool_id, state, draining, drain_requested_at IS NOT NULL, epoch, instance, last_seen_at, protocol FROM hosts"
 
 func scanHostRow(r row) (h hostRow, err error) {
-	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.drain, &h.epoch, &h.instance, at(&h.seen))
+	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.drain, &h.epoch, &h.instance, at(&h.seen), &h.protocol)
 }
 
 // loadHostRow reads a host that is not revoked.
@@ -44,10 +45,11 @@ func callingHost(t *tx, call store.AgentCall) (hostRow, error) {
 	return h, berth.CheckEpoch(h.epoch, call.Epoch)
 }
 
-// markSeen counts a call as a sign of life, at most once a second: an empty
-// claim then writes nothing, and its COMMIT costs no sync of the disk.
+// markSeen counts a call as a sign of life, at most once a second, of a host that
+// need not sync first: an empty claim then writes nothing, and its COMMIT costs no
+// sync of the disk.
 func markSeen(t *tx, h hostRow) error {
-	if d := t.now.Sub(h.seen); d >= 0 && d < time.Second {
+	if d := t.now.Sub(h.seen); d >= 0 && d < time.Second || t.store.timings.MustSync(h.state, h.seen, t.now) {
 		return nil
 	}
 	return t.execOne("UPDATE hosts SET last_seen_at = ?2 WHERE id = ?1", h.id, micros(t.now))
@@ -113,8 +115,12 @@ func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res sto
 		if err != nil {
 			return err
 		}
-		res.Resync, res.Drain = h.state != berth.HostOnline, h.drain
-		if err := t.execOne("UPDATE hosts SET last_seen_at = ?2, draining = ?3 WHERE id = ?1", h.id, micros(t.now), p.Draining); err != nil {
+		res.Resync, res.Drain = s.timings.MustSync(h.state, h.seen, t.now), h.drain
+		seen := t.now
+		if res.Resync {
+			seen = h.seen
+		}
+		if err := t.execOne("UPDATE hosts SET last_seen_at = ?2, draining = ?3 WHERE id = ?1", h.id, micros(seen), p.Draining); err != nil {
 			return err
 		}
 		changed, err := hear(t, p.Actor, h.id, signals)

@@ -234,7 +234,7 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 	for _, x := range p.Held {
 		a, ok := known[x]
 		verdict := store.VerdictGone
-		if ok {
+		if ok && !withdrawn(a, p.Protocol) {
 			held[a.ID] = true
 			verdict = store.VerdictKeep
 			if !a.CancelRequestedAt.IsZero() {
@@ -244,24 +244,32 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 		res.Verdicts = append(res.Verdicts, verdict)
 	}
 	for _, a := range live {
+		e := ending{outcome: berth.OutcomeLost, reason: berth.ReasonHostLostAttempt, by: berth.EndedBySync, unclean: !clean[a.Device]}
 		switch {
+		case withdrawn(a, p.Protocol):
+			e = ending{outcome: berth.OutcomeReleased, reason: berth.ReasonAgentDowngraded, by: berth.EndedBySync, uncounted: true}
 		case held[a.ID]:
-		case a.State.Started():
-			tr, err := endAttempt(t, p.Actor, a, ending{
-				outcome: berth.OutcomeLost, reason: berth.ReasonHostLostAttempt, by: berth.EndedBySync, unclean: !clean[a.Device],
-			})
-			if err != nil {
-				return err
-			}
-			res.Transitions = append(res.Transitions, tr)
-		default:
+			continue
+		case !a.State.Started():
 			if err := redeliver(t, a, seen[a.Device]); err != nil {
 				return err
 			}
 			res.Undelivered = append(res.Undelivered, a.ID)
+			continue
 		}
+		tr, err := endAttempt(t, p.Actor, a, e)
+		if err != nil {
+			return err
+		}
+		res.Transitions = append(res.Transitions, tr)
 	}
 	return nil
+}
+
+// withdrawn reports whether an attempt is taken back from an agent whose protocol
+// has no words for it.
+func withdrawn(a attempt, protocol int) bool {
+	return !a.State.Started() && !berth.Deliverable(protocol, a.task.inputs)
 }
 
 // redeliver lets any claim take an attempt whose claim's answer the agent does

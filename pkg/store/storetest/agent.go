@@ -19,6 +19,7 @@ type agent struct {
 	name     string
 	epoch    berth.Epoch
 	instance string
+	protocol int // that it speaks from its next sync on; 0: the first
 	devices  []store.ReportedDevice
 	ids      []berth.DeviceID
 	plugins  []berth.Plugin
@@ -83,7 +84,7 @@ func (a *agent) call() store.AgentCall {
 
 func (a *agent) syncParams(mods ...func(*store.SyncParams)) store.SyncParams {
 	p := store.SyncParams{
-		AgentCall: a.call(), Instance: a.instance, AgentVersion: "0.1.0", Plugins: a.plugins,
+		AgentCall: a.call(), Instance: a.instance, AgentVersion: "0.1.0", Protocol: a.protocol, Plugins: a.plugins,
 		Devices: append([]store.ReportedDevice(nil), a.devices...), JournalEpoch: a.epoch,
 	}
 	for _, mod := range mods {
@@ -119,10 +120,28 @@ func holding(as ...store.Assignment) func(*store.SyncParams) {
 	}
 }
 
+// beat is a heartbeat, and the sync that it may ask for, which changes nothing but
+// that the host is seen.
 func (a *agent) beat() {
 	a.w.t.Helper()
-	_, err := a.store.Heartbeat(bg(), store.HeartbeatParams{AgentCall: a.call()})
+	res, err := a.store.Heartbeat(bg(), store.HeartbeatParams{AgentCall: a.call()})
 	a.w.must("heartbeat", err)
+	if res.Resync {
+		a.sync(a.still)
+	}
+}
+
+// still reports at a sync that nothing has changed.
+func (a *agent) still(p *store.SyncParams) {
+	notClean(p)
+	for i := range p.Devices {
+		p.Devices[i].Health = ""
+	}
+	for _, d := range a.w.allDevices() {
+		if d.Host == a.id && d.Attempt != "" {
+			p.Held = append(p.Held, store.HeldAttempt{Attempt: d.Attempt, Fence: d.Fence})
+		}
+	}
 }
 
 func (a *agent) claimWith(claim string, limit int) []store.Assignment {

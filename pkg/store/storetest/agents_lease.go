@@ -15,6 +15,7 @@ func heartbeatChecks() []check {
 		in("draining stops placement and ends again", beatDraining),
 		in("changed healths decide who may be placed", beatHealth),
 		in("a host that was given up is told to sync", beatResync),
+		in("whoever was silent for too long must sync, though no keeper saw it", beatUnseen),
 	}
 }
 
@@ -112,7 +113,8 @@ func beatHealth(w *world) {
 		w.t.Errorf("a doubt ended a quarantine: free %v", w.freeIDs())
 	}
 	w.Clock.Advance(berth.QuarantineFor)
-	beat(b, nil)
+	a.beat()
+	b.beat()
 	for range berth.GoodProbesToTrust {
 		beat(a, map[berth.DeviceID]berth.Health{a.ids[0]: berth.HealthGood})
 	}
@@ -139,6 +141,28 @@ func beatResync(w *world) {
 	if err != nil || res.Resync {
 		w.t.Errorf("heartbeat after the sync: %+v, %v", res, err)
 	}
+}
+
+func beatUnseen(w *world) {
+	a := w.host("h1", 1)
+	beat := func(want bool, when string) {
+		w.t.Helper()
+		res, err := w.Store.Heartbeat(bg(), store.HeartbeatParams{AgentCall: a.call()})
+		if err != nil || res.Resync != want || (len(w.free()) == 1) == want {
+			w.t.Errorf("%s: %+v, %v, free %v", when, res, err, w.freeIDs())
+		}
+	}
+	w.Clock.Advance(w.Timings.HostOfflineAfter)
+	beat(false, "at the limit")
+	w.Clock.Advance(w.Timings.HostOfflineAfter + time.Microsecond)
+	a.claim() // a poll that is faster does not hide the silence
+	beat(true, "after a silence")
+	beat(true, "when that answer was lost")
+	if w.hostOf(a).State != berth.HostOnline {
+		w.t.Errorf("the heartbeat gave the host up: %+v", w.hostOf(a))
+	}
+	a.sync()
+	beat(false, "after the sync")
 }
 
 func claimAll(w *world) {

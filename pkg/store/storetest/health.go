@@ -123,6 +123,7 @@ func healthFailures(w *world) {
 		until := w.Clock.Now().Add(hold)
 		w.record(id, berth.HealthRecord{Health: berth.HealthQuarantined, Failures: 3, Strikes: strike, QuarantinedUntil: until})
 		w.Clock.Set(until)
+		a.beat()
 		for range berth.GoodProbesToTrust {
 			a.probes(berth.HealthGood)
 		}

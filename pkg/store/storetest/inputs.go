@@ -26,6 +26,8 @@ func inputChecks() []check {
 		in("one part at once through two handles", inputPartAtOnce),
 		in("a list by digest, in pages", inputList),
 		in("tasks bring inputs to the host that holds them", inputOfTask),
+		in("an agent that was downgraded gives back what brings inputs", inputDowngrade),
+		in("an agent that knows no inputs gets no attempt that brings some", inputPlacedLate),
 		in("a submit of inputs that are not there stores nothing", inputMissing),
 		in("uploads that broke off expire", inputUploadExpires),
 		in("inputs that nobody uses expire", inputExpires),
@@ -419,8 +421,17 @@ func inputList(w *world) {
 	}
 }
 
+// knowing is a host whose agent knows inputs.
+func (w *world) knowing(name string, n int) *agent {
+	w.t.Helper()
+	a := w.host(name, n)
+	a.protocol = berth.InputsProtocol
+	a.sync()
+	return a
+}
+
 func inputOfTask(w *world) {
-	a, b := w.host("h1", 1), w.host("h2", 1)
+	a, b := w.knowing("h1", 1), w.knowing("h2", 1)
 	f, g := w.stored(w.user, "first file"), w.stored(w.user, "second file")
 	task, err := w.submitAs(w.user, withInputs(g, f, f), withSelector("berth.dev/device="+string(a.ids[0])))
 	w.must("submit", err)
@@ -454,6 +465,67 @@ func inputOfTask(w *world) {
 	w.cancel(task.ID)
 	_, _, err = w.Store.AttemptInput(bg(), a.call(), f.digest())
 	w.fails("after its end", err, berth.ErrNotFound)
+}
+
+// An agent that was replaced by an older one would run the tasks without their
+// files: what was not started goes back and may be placed elsewhere.
+func inputDowngrade(w *world) {
+	a := w.knowing("h1", 5)
+	f := w.stored(w.user, "0123456789")
+	bring := func() berth.Task {
+		task, err := w.submitAs(w.user, withInputs(f), withSelector("berth.dev/protocol>1"))
+		w.must("submit", err)
+		w.placed(task.ID)
+		return task
+	}
+	running := a.one(bring().ID)
+	a.start(running)
+	held, claimed, plain := a.one(bring().ID), a.one(bring().ID), a.claimed()
+	assigned := w.attempt(bring().ID)
+	a.protocol = berth.InputsProtocol - 1
+	res := a.restart(holding(running, held))
+	if d := diff([]store.Verdict{store.VerdictKeep, store.VerdictGone}, res.Verdicts); d != "" || !slices.Equal(res.Undelivered, []berth.AttemptID{plain.Attempt}) {
+		w.t.Errorf("undelivered %v; verdicts:\n%s", res.Undelivered, d)
+	}
+	if len(res.Transitions) != 3 {
+		w.t.Errorf("transitions %+v", res.Transitions)
+	}
+	for _, id := range []berth.TaskID{held.Task, claimed.Task, assigned.Task} {
+		task, at := w.state(id, berth.StateQueued), w.attempt(id)
+		if task.Tries != 0 || at.Outcome != berth.OutcomeReleased || at.Reason != berth.ReasonAgentDowngraded {
+			w.t.Errorf("task with %d tries, attempt %+v", task.Tries, at)
+		}
+	}
+	if again := a.claim(); len(again) != 1 || again[0].Attempt != plain.Attempt {
+		w.t.Errorf("the older agent claims %+v", again)
+	}
+	if res := a.sync(holding(running, plain)); len(res.Transitions) != 0 || !slices.Equal(res.Verdicts, []store.Verdict{store.VerdictKeep, store.VerdictKeep}) {
+		w.t.Errorf("a repeat: %+v", res)
+	}
+	for range berth.MaxHandBacks { // it counts against no task
+		a.protocol = berth.InputsProtocol
+		a.sync(holding(running, plain))
+		w.placed(assigned.Task)
+		a.protocol = berth.InputsProtocol - 1
+		a.sync(holding(running, plain))
+	}
+	w.state(assigned.Task, berth.StateQueued)
+}
+
+// A round that was under way when the agent was downgraded may still place there.
+func inputPlacedLate(w *world) {
+	a := w.host("h1", 1)
+	task, err := w.submitAs(w.user, withInputs(w.stored(w.user, "0123456789")))
+	w.must("submit", err)
+	w.placed(task.ID)
+	if as := a.claim(); len(as) != 0 {
+		w.t.Errorf("handed over without its inputs: %+v", as)
+	}
+	a.protocol = berth.InputsProtocol
+	a.sync()
+	if as := a.one(task.ID); len(as.Inputs) != 1 {
+		w.t.Errorf("an agent that knows them gets %+v", as)
+	}
 }
 
 func inputMissing(w *world) {

@@ -420,15 +420,19 @@ func drawSync(rt *rapid.T, _ *machine) step {
 			a.instance += "+"
 			p.Instance, p.Epoch = a.instance, 0
 		}
-		res, err := m.Store.SyncHost(bg(), p)
-		if err == nil {
-			a.epoch = res.Epoch
-			slices.Sort(res.Undelivered)
-		}
-		trs := byAttempt(res.Transitions)
-		res.Transitions = nil
-		return m.told(fmt.Sprintf("%+v", res), trs, err)
+		return m.sync(a, p)
 	}
+}
+
+func (m *machine) sync(a *simAgent, p store.SyncParams) any {
+	res, err := m.Store.SyncHost(bg(), p)
+	if err == nil {
+		a.epoch = res.Epoch
+		slices.Sort(res.Undelivered)
+	}
+	trs := byAttempt(res.Transitions)
+	res.Transitions = nil
+	return m.told(fmt.Sprintf("%+v", res), trs, err)
 }
 
 func drawBeat(rt *rapid.T, m *machine) step {
@@ -452,6 +456,9 @@ func stepBeatAll(m *machine) any {
 	for _, a := range m.agents {
 		res, err := m.Store.Heartbeat(bg(), store.HeartbeatParams{AgentCall: a.call()})
 		out = append(out, m.told(res, nil, err))
+		if err == nil && res.Resync {
+			out = append(out, m.sync(a, a.syncParams(a.still)))
+		}
 	}
 	return out
 }
