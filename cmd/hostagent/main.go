@@ -66,7 +66,9 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
 		Process:  process.Config{Allow: c.Commands},
-		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts}},
+		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
+			AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts, Deny: []string{c.AdminListen}, ControlPlane: []string{chromium.Endpoint(c.Server)},
+		}},
 	})
 	if err != nil {
 		return err

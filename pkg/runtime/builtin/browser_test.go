@@ -177,7 +177,8 @@ func TestFailingStepSaysWhichAndWhyAndLeavesAScreenshot(t *testing.T) {
 		"metadata":        {map[string]any{"goto": map[string]any{"url": "http://169.254.169.254/" + marker}}, runtime.CodeURLRefused, "metadata"},
 		"denied":          {map[string]any{"goto": map[string]any{"url": "http://0x7f.9/" + marker}}, runtime.CodeURLRefused, "denies"},
 		"redirect":        {map[string]any{"goto": map[string]any{"url": site.URL + "/redirect-out"}}, runtime.CodeURLRefused, "metadata"},
-		"refused port":    {map[string]any{"goto": map[string]any{"url": "http://127.0.0.1:1/"}}, runtime.CodeNavigation, "net::ERR_"},
+		"refused port":    {map[string]any{"goto": map[string]any{"url": "http://127.0.0.3:40001/"}}, runtime.CodeNavigation, "net::ERR_CONNECTION_REFUSED"},
+		"no such name":    {map[string]any{"goto": map[string]any{"url": site.URL + "/bounce?http://" + marker + ".invalid/"}}, runtime.CodeNavigation, "does not resolve"},
 		"no answer":       {map[string]any{"goto": map[string]any{"url": site.URL + "/never"}, "timeout_ms": 400}, runtime.CodeNavigation, "in time"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -162,9 +162,7 @@ func (g *gate) serve(c net.Conn) {
 	target, err := g.reach(host, port)
 	g.remember(host, port, err)
 	if err != nil {
-		// Host unreachable: the one answer after which the browser does not take
-		// the proxy for broken.
-		_, _ = c.Write([]byte{5, 4, 0, 1, 0, 0, 0, 0, 0, 0})
+		_, _ = c.Write([]byte{5, 4, 0, 1, 0, 0, 0, 0, 0, 0}) // host unreachable
 		return
 	}
 	defer g.drop(target)

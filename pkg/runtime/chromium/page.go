@@ -31,12 +31,12 @@ func (s *session) Open(ctx context.Context, url string) error {
 	}
 	if nav.ErrorText != "" {
 		s.mu.Lock()
-		refused := s.refused
+		refused, asked := s.refused, s.asked
 		s.mu.Unlock()
 		if refused != nil {
 			return refused
 		}
-		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page could not be loaded: " + netError(nav.ErrorText)}
+		return s.notLoaded(asked, nav.ErrorText)
 	}
 	if nav.LoaderID == "" {
 		return nil // the same document, another fragment
@@ -49,6 +49,23 @@ func (s *session) navigationEnded(ctx context.Context, err error) error {
 		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page did not answer in time", Err: ctx.Err()}
 	}
 	return err
+}
+
+// notLoaded says why a document could not be had: the gate knows more than the
+// browser, which sees only that it was refused a connection.
+func (s *session) notLoaded(asked, errorText string) error {
+	host, port := hostOf(asked)
+	why := s.browser.gate.why(host, port)
+	var refused *runtime.ActionError
+	var gone errUnreachable
+	switch {
+	case !strings.HasPrefix(errorText, "net::ERR_SOCKS_"):
+	case errors.As(why, &refused):
+		return refused
+	case errors.As(why, &gone):
+		errorText = string(gone)
+	}
+	return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the page could not be loaded: " + netError(errorText)}
 }
 
 // netError passes on Chromium's own name of a network error, and nothing else.

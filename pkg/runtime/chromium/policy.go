@@ -77,21 +77,37 @@ func (p Policy) check(ctx context.Context, raw string) error {
 	if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
 		return refusedURL("only http and https addresses can be opened")
 	}
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	_, err = p.judge(ctx, u.Hostname(), port)
+	host, port := hostOf(raw)
+	_, err = p.judge(ctx, host, port)
 	if errors.Is(err, unresolved) {
 		return &runtime.ActionError{Code: runtime.CodeNavigation, Message: "the address's host name does not resolve"}
 	}
 	return err
 }
 
+// Endpoint is the host:port of the server at an http or https address, for
+// [Policy.ControlPlane].
+func Endpoint(address string) string { return net.JoinHostPort(hostOf(address)) }
+
+// hostOf is the host and the port of an http or https address.
+func hostOf(raw string) (host, port string) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		return "", ""
+	}
+	if port = u.Port(); port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	}
+	return u.Hostname(), port
+}
+
 // judge returns the addresses of a host if each of them may be connected to at
 // that port; otherwise an *ActionError (CodeURLRefused), unresolved, or ctx.Err().
 func (p Policy) judge(ctx context.Context, host, port string) ([]netip.Addr, error) {
 	host = strings.TrimRight(strings.ToLower(host), ".")
+	if none := (netip.Addr{}); metadata(host, none) && !listed(p.Allow, host, port, none) {
+		return nil, errMetadata
+	}
 	ips, err := resolve(ctx, host)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -126,7 +142,7 @@ func (p Policy) judgeAddress(ctx context.Context, host, port string, ip netip.Ad
 	case ip.IsLoopback():
 		return refusedURL("loopback addresses are refused unless this host's configuration allows them")
 	case metadata(host, ip) || !routable(ip):
-		return refusedURL("link-local, multicast and metadata addresses are refused unless this host's configuration allows them")
+		return errMetadata
 	}
 	return nil
 }
@@ -175,6 +191,8 @@ func embedded(ip netip.Addr) (netip.Addr, bool) {
 	}
 	return netip.Addr{}, false
 }
+
+var errMetadata = refusedURL("link-local, multicast and metadata addresses are refused unless this host's configuration allows them")
 
 func refusedURL(why string) error {
 	return &runtime.ActionError{Code: runtime.CodeURLRefused, Message: why}

@@ -9,6 +9,7 @@ import (
 func TestPolicy(t *testing.T) {
 	strict := Policy{}
 	local := Policy{AllowLoopback: true, Deny: []string{"127.0.0.1:8080", "10.1.0.0/16", "denied.localhost"}}
+	berth := Policy{AllowLoopback: true, ControlPlane: []string{"127.0.0.8:7700", "localhost:7701"}, Allow: []string{"shared.localhost"}}
 	allowing := Policy{Allow: []string{"169.254.10.0/24", "100.100.100.200", "127.0.0.1:9000"}}
 	for _, c := range []struct {
 		policy Policy
@@ -40,6 +41,37 @@ func TestPolicy(t *testing.T) {
 		{strict, "http://100.100.100.200/", false},
 		{strict, "http://[fd00:ec2::254]/", false},
 		{strict, "http://224.0.0.1/", false},
+		{strict, "http://255.255.255.255/", false},
+		{strict, "http://0.1.2.3/", false},
+		{strict, "http://metadata.google.internal/computeMetadata/v1/", false},
+		{strict, "http://METADATA.google.internal./", false},
+		{strict, "http://169.254.169.254./", false},
+		{strict, "http://0251.0376.0251.0376/", false},
+		{strict, "http://2852039166/", false},
+		{strict, "http://169.254.43518/", false},
+		{strict, "http://user:password@169.254.169.254/", false},
+		{strict, "http://192.0.2.7@169.254.169.254/", false},
+		{strict, "http://[::ffff:169.254.169.254]/", false},
+		{strict, "http://[::ffff:a9fe:a9fe]/", false},
+		{strict, "http://[64:ff9b::a9fe:a9fe]/", false},
+		{strict, "http://[64:ff9b:1::a9fe:a9fe]/", false},
+		{strict, "http://[64:ff9b::7f00:1]/", false},
+		{strict, "http://[64:ff9b::c000:207]/", true},
+		{strict, "http://[2002:a9fe:a9fe::1]/", false},
+		{strict, "http://[::a9fe:a9fe]/", false},
+		{strict, "http://[::ffff:0:a9fe:a9fe]/", false},
+		{strict, "http://[2001:db8::1]/", true},
+		{local, "http://[64:ff9b::7f00:1]:8080/", false},
+		{berth, "http://127.0.0.8:7700/api/v1/health", false},
+		{berth, "http://0x7f.8:7700/", false},
+		{berth, "http://[::ffff:127.0.0.8]:7700/", false},
+		{berth, "http://[64:ff9b::7f00:8]:7700/", false},
+		{berth, "http://127.0.0.8:7702/", true},
+		{berth, "http://localhost:7701/", false},
+		{berth, "http://127.0.0.1:7701/", false},
+		{berth, "http://[::1]:7701/", false},
+		{berth, "http://app.localhost:7701/", false},
+		{berth, "http://shared.localhost:7701/", true},
 		{local, "http://127.0.0.1:9090/", true},
 		{local, "http://localhost:9090/", true},
 		{local, "http://127.0.0.1:8080/", false},
@@ -62,7 +94,7 @@ func TestPolicy(t *testing.T) {
 			t.Errorf("%s: code %s", c.url, runtime.CodeOf(err))
 		}
 	}
-	if err := (Policy{Allow: []string{"10.0.0.0/x"}, Deny: []string{""}}).Validate(); err == nil {
+	if err := (Policy{Allow: []string{"10.0.0.0/x"}, Deny: []string{""}, ControlPlane: []string{"berth"}}).Validate(); err == nil {
 		t.Error("a bad list is valid")
 	}
 }

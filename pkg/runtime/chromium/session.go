@@ -42,6 +42,7 @@ type session struct {
 	loads    map[string]bool      // loaders whose load event fired
 	loaded   chan struct{}        // closed and replaced with each load event
 	refused  *runtime.ActionError // why the guard last stopped a document
+	asked    string               // the address of the main frame's last document
 
 	closeMu  sync.Mutex
 	closed   bool
@@ -363,9 +364,12 @@ func (s *session) guard(id string, raw json.RawMessage) {
 	defer stop()
 	err := s.driver.cfg.Policy.check(ctx, p.Request.URL)
 	var refused *runtime.ActionError
-	if errors.As(err, &refused) && p.FrameID == s.targetID {
+	if p.FrameID == s.targetID {
 		s.mu.Lock()
-		s.refused = refused
+		s.asked = p.Request.URL
+		if errors.As(err, &refused) {
+			s.refused = refused
+		}
 		s.mu.Unlock()
 	}
 	if err != nil {
