@@ -113,7 +113,7 @@ type NewTask struct {
 	Retry        RetryPolicy
 	// Inputs by name, at most MaxTaskInputs; Size is the server's to fill in.
 	Inputs []InputRef
-	// Secrets that the work is given, by name, sorted, at most MaxTaskSecrets.
+	// Secrets that the work is given, by name, each once, at most MaxTaskSecrets.
 	Secrets []string
 }
 
@@ -212,6 +212,7 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 	}
 	t.Retry.normalise(at("retry"), f)
 	normaliseInputs(at("inputs"), t.Inputs, f)
+	checkSecretNames(at("secrets"), t.Secrets, f)
 }
 
 func normalisePriority(path string, priority int, f *Faults) {

@@ -12,7 +12,8 @@ import (
 type Secrets interface {
 	// PutSecret makes a secret or gives it a new value, description or grants;
 	// each part of p that is not set stays. A repeat that changes nothing writes no
-	// audit row; a value is always a change.
+	// audit row; a value is always a change. Grants that are none, or that name a
+	// user who is not there, are berth.ErrInvalid.
 	PutSecret(ctx context.Context, p PutSecretParams) (berth.Secret, error)
 	// GetSecret returns a secret, or berth.ErrNotFound.
 	GetSecret(ctx context.Context, name string) (berth.Secret, error)
@@ -21,9 +22,13 @@ type Secrets interface {
 	ListSecrets(ctx context.Context, grantee *Grantee, page Page) (secrets []berth.Secret, next string, err error)
 	// DeleteSecret removes a secret; an unknown one is berth.ErrNotFound.
 	DeleteSecret(ctx context.Context, actor berth.Actor, name string) error
-	// SecretValues returns the sealed values of the secrets that a live attempt's
-	// task names and its submitter may (still) name, and writes an audit row
-	// (berth.AuditSecretDelivered) for each with the attempt and the host.
+	// SecretValues returns, by name, the sealed values of the secrets that the
+	// tasks of the host's claimed attempts name and their submitters may (still)
+	// name, and writes an audit row (berth.AuditSecretDelivered) for each with the
+	// attempt and the host. What an attempt's task names and is not in the answer is
+	// gone or not granted any more; so is what a disabled user's task names. An
+	// attempt of another host, one that has started and one that has ended get
+	// nothing. The epoch is judged as in Agents.
 	SecretValues(ctx context.Context, call AgentCall, attempts []berth.AttemptID) (map[berth.AttemptID][]SealedValue, error)
 }
 

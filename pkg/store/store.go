@@ -43,6 +43,7 @@ type Store interface {
 	Fleet
 	Audit
 	Accounts
+	Secrets
 	Health
 	Hints
 	// Close ends the background work and the connections. It may be called

@@ -19,7 +19,8 @@ type Tasks interface {
 	// once; one with another digest is berth.ErrIdempotencyMismatch.
 	// An unknown pool is berth.ErrNotFound. An input that is not stored, or that
 	// the actor may not use, is a *berth.InvalidError that names
-	// tasks[i].inputs[j].digest; scope says what it may use.
+	// tasks[i].inputs[j].digest; scope says what it may use. A secret that does not
+	// exist or that is not granted to the actor is one that names tasks[i].secrets[j].
 	SubmitTasks(ctx context.Context, p SubmitParams) (SubmitResult, error)
 
 	// SubmittedTasks returns what SubmitTasks stored under a principal's key, as a
@@ -81,6 +82,9 @@ type SubmitParams struct {
 	Actor berth.Actor
 	// Scope is what the actor may see of inputs.
 	Scope berth.Scope
+	// Roles that the actor's credential has: a secret that is granted to a role may
+	// be named by who has it and whose user has it, too.
+	Roles []berth.Role
 	// Tasks, normalised and canonical, with ids; 1 to berth.MaxBulkSubmit.
 	Tasks []berth.NewTask
 	// IdempotencyKey is "" for none.

@@ -128,14 +128,14 @@ func (t *tx) assignments(hand []*live, now time.Time) ([]store.Assignment, error
 	known := byID(hand)
 	got, err := collect(t, func(row pgx.CollectableRow) (g store.Assignment, err error) {
 		var payload, inputs []byte
-		err = row.Scan(&g.Attempt, &g.Plugin.Name, &g.Plugin.Version, &payload, &g.TraceParent, &g.TaskName, &inputs)
+		err = row.Scan(&g.Attempt, &g.Plugin.Name, &g.Plugin.Version, &payload, &g.TraceParent, &g.TaskName, &inputs, &g.Secrets)
 		g.Payload = redact.NewBytes(payload)
 		if err == nil {
 			g.Inputs, err = inputRefs(inputs)
 		}
 		return g, err
 	}, `
-SELECT a.id, c.plugin, a.plugin_version, t.payload, t.trace_parent, t.name, t.inputs
+SELECT a.id, c.plugin, a.plugin_version, t.payload, t.trace_parent, t.name, t.inputs, t.secrets
 FROM attempts a JOIN tasks t ON t.id = a.task_id JOIN task_classes c ON c.id = t.class_id
 WHERE a.id = ANY ($1)`, mapped(hand, func(a *live) pgtype.UUID { return uid(a.id) }))
 	if err != nil {

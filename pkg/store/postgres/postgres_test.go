@@ -70,7 +70,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	defer conn.Close(ctx)
 	var sql strings.Builder
 	for _, table := range []string{
-		"signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
+		"secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
 		"task_inputs", "input_owners", "inputs", "input_parts", "input_uploads",
 		"delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
 	} {

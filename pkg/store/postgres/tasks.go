@@ -22,7 +22,7 @@ SELECT t.id, t.pool_id, p.name, t.class_id, t.name, t.tags, c.selector, c.plugin
        t.backoff_factor, t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.budget, n.tries, n.attempts,
        t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
        COALESCE(t.final_state, a.state, w.kind, ''), w.due_at, w.give_up_at, a.cancel_requested_at IS NOT NULL,
-       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, %s, t.inputs`
+       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, %s, t.inputs, t.secrets`
 
 const taskJoins = `
 JOIN pools p ON p.id = t.pool_id
@@ -46,7 +46,7 @@ func taskSelect(content bool) string {
 
 func scanTask(row pgx.CollectableRow) (k berth.Task, err error) {
 	var (
-		on, tags                            []string
+		on, tags, secrets                   []string
 		payload, result, inputs             []byte
 		initialUS, maxUS, runUS, queueingUS int64
 	)
@@ -55,12 +55,16 @@ func scanTask(row pgx.CollectableRow) (k berth.Task, err error) {
 		&initialUS, &k.Retry.Factor, &maxUS, &k.Retry.Jitter, &k.Retry.RetryUnsafe, &k.Budget, &k.Tries, &k.Attempts,
 		&k.Submitter.Kind, &k.Submitter.ID, &k.CorrelationID, &k.TraceParent, &k.SubmittedAt,
 		&k.State, instant(&k.DueAt), instant(&k.GiveUpAt), &k.CancelRequested,
-		nullable(&k.Attempt), nullable(&k.Device), nullable(&k.Host), instant(&k.FinishedAt), nullable(&k.FinalReason), &result, &inputs)
+		nullable(&k.Attempt), nullable(&k.Device), nullable(&k.Host), instant(&k.FinishedAt), nullable(&k.FinalReason), &result, &inputs,
+		&secrets)
 	if err == nil {
 		k.Inputs, err = inputRefs(inputs)
 	}
 	if len(tags) > 0 {
 		k.Tags = tags
+	}
+	if len(secrets) > 0 {
+		k.Secrets = secrets
 	}
 	k.Payload, k.Result = redact.NewBytes(payload), redact.NewBytes(result)
 	if len(on) > 0 {

@@ -139,8 +139,8 @@ func loadAssignment(t *tx, a attempt) (store.Assignment, error) {
 		Plugin: berth.PluginVersion{Version: a.version}, RunTimeout: a.task.runTimeout, CorrelationID: a.task.correlationID,
 	}
 	_, ok, err := queryOne(t, func(r row) (struct{}, error) {
-		return struct{}{}, r.Scan(&out.Plugin.Name, hidden(&out.Payload), &out.TraceParent, &out.TaskName, fromJSON(&out.Inputs))
-	}, `SELECT c.plugin, t.payload, t.trace_parent, t.name, t.inputs FROM tasks t JOIN task_classes c ON c.id = t.class_id WHERE t.id = ?1`, a.Task)
+		return struct{}{}, r.Scan(&out.Plugin.Name, hidden(&out.Payload), &out.TraceParent, &out.TaskName, fromJSON(&out.Inputs), fromJSON(&out.Secrets))
+	}, `SELECT c.plugin, t.payload, t.trace_parent, t.name, t.inputs, t.secrets FROM tasks t JOIN task_classes c ON c.id = t.class_id WHERE t.id = ?1`, a.Task)
 	if err == nil && !ok {
 		err = notFound("task")
 	}

@@ -28,6 +28,9 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 		if err != nil {
 			return err
 		}
+		if err := checkSecrets(t, p); err != nil {
+			return err
+		}
 		sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
 		for i, n := range p.Tasks {
 			n.Inputs = inputs[i]
@@ -190,10 +193,11 @@ func (s *submission) add(t *tx, p store.SubmitParams, n berth.NewTask) (berth.Tr
 func insertTask(t *tx, p store.SubmitParams, n berth.NewTask, k token) error {
 	return t.execOne(`INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
 		retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
-		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at, inputs)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23, ?24)`,
+		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at, inputs, secrets)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)`,
 		n.ID, n.Pool, k.class, k.rank, n.Name, list(n.Tags), string(n.Payload.Reveal()), n.Priority, micros(n.NotBefore),
 		n.RunTimeout.Microseconds(), n.QueueTimeout.Microseconds(),
 		list(n.Retry.On), n.Retry.Initial.Microseconds(), n.Retry.Factor, n.Retry.Max.Microseconds(), n.Retry.Jitter, n.Retry.RetryUnsafe,
-		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now), list(n.Inputs))
+		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now), list(n.Inputs),
+		list(berth.SortedSecrets(n.Secrets)))
 }

@@ -30,7 +30,7 @@ func taskSelect(payload, result string) string {
 	(SELECT count(*) FROM attempts n WHERE n.task_id = t.id),
 	t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
 	` + taskState + ` AS state, d.due_at, coalesce(q.give_up_at, d.give_up_at), a.cancel_requested_at, a.id, a.device_id, a.host_id,
-	t.finished_at, t.final_reason, ` + result + `, t.inputs
+	t.finished_at, t.final_reason, ` + result + `, t.inputs, t.secrets
 	FROM tasks t
 	JOIN pools p ON p.id = t.pool_id
 	JOIN task_classes c ON c.id = t.class_id
@@ -48,9 +48,12 @@ func scanTask(r row) (task berth.Task, err error) {
 		&task.Retry.Jitter, &task.Retry.RetryUnsafe, &task.Budget, &task.Tries, &task.Attempts,
 		&task.Submitter.Kind, &task.Submitter.ID, &task.CorrelationID, &task.TraceParent, at(&task.SubmittedAt),
 		&task.State, at(&task.DueAt), at(&task.GiveUpAt), at(&cancelAt), opt(&task.Attempt), opt(&task.Device), opt(&task.Host),
-		at(&task.FinishedAt), opt(&task.FinalReason), hidden(&task.Result), fromJSON(&task.Inputs))
+		at(&task.FinishedAt), opt(&task.FinalReason), hidden(&task.Result), fromJSON(&task.Inputs), fromJSON(&task.Secrets))
 	if len(task.Inputs) == 0 {
 		task.Inputs = nil
+	}
+	if len(task.Secrets) == 0 {
+		task.Secrets = nil
 	}
 	if len(task.Tags) == 0 {
 		task.Tags = nil

@@ -25,6 +25,7 @@ type snapshot struct {
 	Enrolments []berth.EnrolmentToken
 	Keys       []store.SigningKey
 	Inputs     []berth.Input
+	Secrets    []berth.Secret
 	Audit      []berth.AuditEvent
 	Amnesty    berth.Amnesty
 }
@@ -57,6 +58,8 @@ func (w *world) snapshot() snapshot {
 			s.Pools[i].CreatedAt = time.Time{} // by the migration's clock
 		}
 	}
+	s.Secrets, _, err = w.Store.ListSecrets(bg(), nil, store.Page{Size: 200})
+	w.must("list secrets", err)
 	s.Plugins, _, err = w.Store.ListPlugins(bg(), store.Page{Size: 200})
 	w.must("list plugins", err)
 	s.Enrolments, _, err = w.Store.ListEnrolments(bg(), store.Page{Size: 200})

@@ -30,6 +30,7 @@ func Run(t *testing.T, h Harness) {
 		{"Release", releaseChecks()},
 		{"Upload", uploadChecks()},
 		{"Input", inputChecks()},
+		{"Secret", secretChecks()},
 		{"Placement", placementChecks()},
 		{"Promote", promoteChecks()},
 		{"GiveUp", giveUpChecks()},
