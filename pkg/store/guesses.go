@@ -24,8 +24,9 @@ type Guesses interface {
 	// UseAssertion notes for ttl that a host's assertion was used; again is
 	// berth.ErrUsed.
 	UseAssertion(ctx context.Context, host berth.HostID, jti string, ttl time.Duration) error
-	// SweepGuesses deletes what no longer counts (berth.LoginCount.Over), the
-	// oldest counts beyond MaxLoginCounts and assertions that are over, at most
-	// limit rows of each.
+	// SweepGuesses deletes counts that are older than berth.LoginForget and of
+	// clients that are not known (berth.LoginKnown) any more, the oldest counts of
+	// strangers beyond MaxLoginCounts, and assertions that are over: at most limit
+	// rows of each kind.
 	SweepGuesses(ctx context.Context, limit int) (deleted int, err error)
 }

@@ -43,6 +43,8 @@ type Store interface {
 	Fleet
 	Audit
 	Accounts
+	Guesses
+	Sealed
 	Secrets
 	Health
 	Hints

@@ -44,6 +44,8 @@ func Run(t *testing.T, h Harness) {
 		{"Contract", contractChecks()},
 		{"Accounts", accountChecks()},
 		{"SigningKeys", signingKeyChecks()},
+		{"Sealed", sealedChecks()},
+		{"Guesses", guessChecks()},
 		{"Hints", hintChecks()},
 		{"Atomic", atomicChecks()},
 		{"Race", raceChecks()},
