@@ -243,7 +243,7 @@ func (a *Agent) Token() string {
 	a.s.tb.Helper()
 	assertion, err := identity.NewAssertion(a.key, a.call.Host, a.s.Identity.TokenAudience(), time.Now())
 	must(a.s.tb, err)
-	t, err := a.s.Identity.HostToken(a.s.ctx(), assertion)
+	t, err := a.s.Identity.HostToken(a.s.ctx(), berth.Actor{}, assertion)
 	must(a.s.tb, err)
 	return t.Access.Reveal()
 }

@@ -44,9 +44,7 @@ func (a *API) enrol(c echo.Context) error {
 	}
 	id := newID[berth.HostID]()
 	host, err := a.Store.Enrol(c.Request().Context(), store.EnrolParams{
-		Actor: berth.Actor{
-			Principal: berth.Principal{Kind: berth.ActorHost, ID: string(id)}, RequestID: httpserver.RequestID(c),
-		},
+		Actor:     enrolling(c, id),
 		TokenHash: identity.HashEnrolmentToken(redact.NewString(req.Token)),
 		Host:      id, Name: req.Name, PublicKey: req.PublicKey,
 	})
@@ -65,6 +63,18 @@ func (a *API) enrol(c echo.Context) error {
 	})
 }
 
+// from is where a call came from whose caller is not known yet.
+func from(c echo.Context) berth.Actor {
+	return berth.Actor{RequestID: httpserver.RequestID(c), Client: c.RealIP()}
+}
+
+// enrolling is a host that is about to be one.
+func enrolling(c echo.Context, id berth.HostID) berth.Actor {
+	actor := from(c)
+	actor.Principal, actor.Credential = berth.Principal{Kind: berth.ActorHost, ID: string(id)}, "enrolment-token"
+	return actor
+}
+
 // token gives an access token for a signed assertion.
 func (a *API) token(c echo.Context) error {
 	req, err := read[protocol.TokenRequest](c)
@@ -74,7 +84,7 @@ func (a *API) token(c echo.Context) error {
 	if req.GrantType != protocol.GrantJWTBearer {
 		return berth.Invalid("grant_type", "it is not understood", "use "+protocol.GrantJWTBearer)
 	}
-	t, err := a.Identity.HostToken(c.Request().Context(), redact.NewString(req.Assertion))
+	t, err := a.Identity.HostToken(c.Request().Context(), from(c), redact.NewString(req.Assertion))
 	if err != nil {
 		return err
 	}

@@ -120,6 +120,7 @@ const (
 	AuditKeyRotationAsked AuditAction = "host.key_rotation_requested"
 	AuditHostKeyOffered   AuditAction = "host.key_offered"
 	AuditHostKeyRotated   AuditAction = "host.key_rotated"
+	AuditHostRenamed      AuditAction = "host.renamed" // a revoked one, whose name another host took
 	AuditResealed         AuditAction = "master_key.resealed"
 	AuditSecretCreated    AuditAction = "secret.created"
 	AuditSecretChanged    AuditAction = "secret.changed" // a new value, grants or description

@@ -23,7 +23,12 @@ type Host struct {
 	Plugins      []PluginVersion
 	LastSeenAt   time.Time // zero: never
 	EnrolledAt   time.Time
-	Devices      int
+	// KeyChangedAt is when its key changed last; zero: it has the one that it enrolled
+	// with. KeyRotationRequestedAt is when an administrator asked for a change that
+	// has not come yet; zero: not asked.
+	KeyChangedAt, KeyRotationRequestedAt time.Time
+
+	Devices int
 	// Held counts its devices that are held.
 	Held int
 }

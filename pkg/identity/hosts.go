@@ -1,9 +1,9 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,12 +18,14 @@ import (
 const MaxAssertionTTL = 60 * time.Second
 
 // HostToken verifies a host's assertion (RFC 7523: a compact EdDSA JWT signed
-// with the key that the host enrolled with; iss = sub = host id, aud =
+// with the host's key; iss = sub = host id, aud =
 // TokenAudience, exp at most MaxAssertionTTL ahead, a jti used once) and gives
 // an access token of role host. Every fault, a revoked host too, is
-// berth.ErrUnauthenticated.
-func (s *Service) HostToken(ctx context.Context, assertion redact.String) (Tokens, error) {
-	host, err := s.verifyAssertion(ctx, assertion.Reveal())
+// berth.ErrUnauthenticated. The first assertion under the key that the host has
+// offered (OfferHostKey) puts that in force, and the one before it counts no more.
+// from is where the call came from, for the trail.
+func (s *Service) HostToken(ctx context.Context, from berth.Actor, assertion redact.String) (Tokens, error) {
+	host, err := s.verifyAssertion(ctx, from, assertion.Reveal())
 	if err != nil {
 		return Tokens{}, err
 	}
@@ -34,7 +36,7 @@ func (s *Service) HostToken(ctx context.Context, assertion redact.String) (Token
 	return Tokens{Access: access, ExpiresIn: s.cfg.AccessTTL}, nil
 }
 
-func (s *Service) verifyAssertion(ctx context.Context, token string) (berth.HostID, error) {
+func (s *Service) verifyAssertion(ctx context.Context, from berth.Actor, token string) (berth.HostID, error) {
 	h, err := split(token)
 	if err != nil {
 		return "", err
@@ -46,27 +48,26 @@ func (s *Service) verifyAssertion(ctx context.Context, token string) (berth.Host
 	if err != nil {
 		return "", err
 	}
-	key, state, err := s.hosts.HostKey(ctx, host)
-	switch {
-	case errors.Is(err, berth.ErrNotFound):
-		return "", bad("no such host")
-	case err != nil:
-		return "", err
-	case state == berth.HostRevoked || len(key) != ed25519.PublicKeySize:
-		return "", bad("no such host")
-	}
-	c, err := verify(token, ed25519.PublicKey(key))
+	keys, err := s.keysOf(ctx, host)
 	if err != nil {
 		return "", err
 	}
-	return host, s.judgeAssertion(c, host)
+	key, c, err := verifyUnder(token, keys)
+	if err != nil {
+		return "", err
+	}
+	if err := s.judgeAssertion(c, host); err != nil {
+		return "", err
+	}
+	if bytes.Equal(key, keys.Current) {
+		return host, nil
+	}
+	return host, s.promote(ctx, from, host, key)
 }
 
 func (s *Service) judgeAssertion(c claims, host berth.HostID) error {
-	for name, want := range map[string]string{"iss": string(host), "sub": string(host), "aud": s.cfg.TokenAudience} {
-		if got, err := c.text(name); err != nil || got != want {
-			return bad(name + " is not what it must be")
-		}
+	if err := s.judgeHost(c, host); err != nil {
+		return err
 	}
 	now := s.cfg.Now()
 	exp, err := c.within(now, MaxAssertionTTL, leeway)

@@ -53,7 +53,7 @@ func TestAnAssertionGivesAHostsToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tokens, err := w.HostToken(t.Context(), assertion)
+	tokens, err := w.HostToken(t.Context(), berth.Actor{}, assertion)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +64,10 @@ func TestAnAssertionGivesAHostsToken(t *testing.T) {
 	if caller.Host() != host || caller.User() != "" || !caller.Can(berth.RoleHost) || caller.Can(berth.RoleViewer) || !tokens.Refresh.IsZero() {
 		t.Errorf("got %+v", caller)
 	}
-	if _, err := w.HostToken(t.Context(), assertion); !errors.Is(err, berth.ErrUnauthenticated) {
+	if _, err := w.HostToken(t.Context(), berth.Actor{}, assertion); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("used twice: %v", err)
 	}
-	if _, err := w.HostToken(t.Context(), tokens.Access); !errors.Is(err, berth.ErrUnauthenticated) {
+	if _, err := w.HostToken(t.Context(), berth.Actor{}, tokens.Access); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("an access token as assertion: %v", err)
 	}
 	if _, err := w.Verify(t.Context(), assertion); !errors.Is(err, berth.ErrUnauthenticated) {
@@ -87,7 +87,7 @@ func TestBadAssertionsAreRefused(t *testing.T) {
 		}
 	}
 	try := func(key ed25519.PrivateKey, head, change map[string]any) error {
-		_, err := w.HostToken(t.Context(), redact.NewString(craft(key, asJSON(t, header, head), asJSON(t, claims(), change))))
+		_, err := w.HostToken(t.Context(), berth.Actor{}, redact.NewString(craft(key, asJSON(t, header, head), asJSON(t, claims(), change))))
 		return err
 	}
 	for name, change := range map[string]map[string]any{

@@ -90,8 +90,9 @@ func (c *Config) normalise() error {
 
 // Hosts is what the service asks about hosts.
 type Hosts interface {
-	// HostKey as in store.Agents.
-	HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error)
+	// HostKeys and PromoteHostKey as in store.HostKeyring.
+	HostKeys(ctx context.Context, id berth.HostID) (store.HostKeys, error)
+	PromoteHostKey(ctx context.Context, actor berth.Actor, id berth.HostID, key []byte) error
 }
 
 // Service logs people in and knows who calls. Its methods may be called by

@@ -9,22 +9,20 @@ import (
 )
 
 // Agents are the operations behind the Host Agent protocol. Every one but
-// Enrol and HostKey reads the host's epoch in a statement after its locks and
+// Enrol reads the host's epoch in a statement after its locks and
 // refuses another one with berth.ErrStaleEpoch (berth.CheckEpoch); a revoked
 // or unknown host is berth.ErrNotFound. Each also counts as a sign of life of
 // the host only where its comment says so.
 type Agents interface {
 	// Enrol consumes a token and makes (or returns) the host. The token + the
-	// same key within berth.EnrolmentRepeatWithin repeats the answer; otherwise
+	// same key and name within berth.EnrolmentRepeatWithin repeats the answer, unless
+	// the host was revoked; otherwise
 	// a used token is berth.ErrUsed, an old or revoked one berth.ErrExpired, an
 	// unknown one berth.ErrNotFound, a host name that the token's pattern does
 	// not match berth.ErrInvalid, and a name taken by another host
-	// berth.ErrExists.
+	// berth.ErrExists. A revoked host gives its name up to one that enrols under
+	// it, and is called berth.FormerHostName from then on.
 	Enrol(ctx context.Context, p EnrolParams) (berth.Host, error)
-
-	// HostKey returns the host's Ed25519 public key and state, or
-	// berth.ErrNotFound (revoked hosts too).
-	HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error)
 
 	// SyncHost settles what an agent and the server think of each other, in two
 	// transactions: first the epoch (berth.NextEpoch), then, under it: plugins,
@@ -240,6 +238,8 @@ type HeartbeatResult struct {
 	Resync bool
 	// Drain: an operator asked the host to take nothing more.
 	Drain bool
+	// RotateKey: an administrator asked the host to change its key.
+	RotateKey bool
 }
 
 // ClaimParams of ClaimAttempts.

@@ -36,6 +36,7 @@ import (
 type Store interface {
 	Tasks
 	Agents
+	HostKeyring
 	Scheduling
 	Keeping
 	Operators

@@ -103,25 +103,30 @@ type enrolling struct {
 	expires, usedAt, revokedA time.Time
 	usedBy                    berth.HostID
 	usedKey                   []byte
+	usedName                  string // "" of a host that was revoked since
 	now                       time.Time
 }
 
 // Enrol is documented at store.Agents.
 func (s *Store) Enrol(ctx context.Context, p store.EnrolParams) (h berth.Host, err error) {
+	if err := store.CheckEnrol(p); err != nil {
+		return h, err
+	}
 	err = s.write(ctx, "Enrol", func(t *tx) error {
 		if _, err := t.exec(`SELECT 1 FROM enrolment_tokens WHERE token_hash = $1 FOR NO KEY UPDATE`, p.TokenHash[:]); err != nil {
 			return err
 		}
 		e, err := found(t, "enrolment token", func(row pgx.CollectableRow) (e enrolling, err error) {
-			return e, row.Scan(&e.id, &e.pattern, &e.expires, instant(&e.usedAt), instant(&e.revokedA), nullable(&e.usedBy), &e.usedKey, &e.now)
+			return e, row.Scan(&e.id, &e.pattern, &e.expires, instant(&e.usedAt), instant(&e.revokedA), nullable(&e.usedBy), &e.usedKey, nullable(&e.usedName), &e.now)
 		}, `
-SELECT id, pattern, expires_at, used_at, revoked_at, used_by, used_key, berth_now() FROM enrolment_tokens WHERE token_hash = $1`, p.TokenHash[:])
+SELECT e.id, e.pattern, e.expires_at, e.used_at, e.revoked_at, e.used_by, e.used_key, h.name, berth_now()
+FROM enrolment_tokens e LEFT JOIN hosts h ON h.id = e.used_by AND h.state <> 'revoked' WHERE e.token_hash = $1`, p.TokenHash[:])
 		if err != nil {
 			return err
 		}
 		host := p.Host
 		switch {
-		case !e.usedAt.IsZero() && bytes.Equal(e.usedKey, p.PublicKey) && e.now.Sub(e.usedAt) <= berth.EnrolmentRepeatWithin:
+		case !e.usedAt.IsZero() && e.usedName == p.Name && bytes.Equal(e.usedKey, p.PublicKey) && e.now.Sub(e.usedAt) <= berth.EnrolmentRepeatWithin:
 			host = e.usedBy
 		case !e.usedAt.IsZero():
 			return fmt.Errorf("enrolment token: %w", berth.ErrUsed)
@@ -142,6 +147,9 @@ SELECT id, pattern, expires_at, used_at, revoked_at, used_by, used_key, berth_no
 
 // addHost makes the host and consumes the token.
 func (t *tx) addHost(p store.EnrolParams, e enrolling) error {
+	if err := t.freeName(p, e.now); err != nil {
+		return err
+	}
 	n, err := t.exec(`
 INSERT INTO hosts (id, name, pool_id, public_key, enrolled_at)
 SELECT $1, $2, pool_id, $3, $4 FROM enrolment_tokens WHERE id = $5
@@ -163,18 +171,19 @@ ON CONFLICT DO NOTHING`, uid(p.Host), p.Name, p.PublicKey, e.now, uid(e.id))
 	return t.auditChange(actor, e.now, berth.AuditHostEnrolled, "host", string(p.Host), "", berth.EnrolledFacts(p.Name, e.id))
 }
 
-// HostKey is documented at store.Agents.
-func (s *Store) HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error) {
-	type row struct {
-		key   []byte
-		state berth.HostState
-	}
-	err = s.read(ctx, "HostKey", func(t *tx) error {
-		r, err := found(t, "host", func(c pgx.CollectableRow) (r row, err error) {
-			return r, c.Scan(&r.key, &r.state)
-		}, `SELECT public_key, state FROM hosts WHERE id = $1 AND state <> 'revoked'`, uid(id))
-		key, state = r.key, r.state
+// freeName has a revoked host give up the name.
+func (t *tx) freeName(p store.EnrolParams, now time.Time) error {
+	id, ok, err := first(t, column[berth.HostID], `SELECT id FROM hosts WHERE name = $1 AND state = 'revoked' FOR NO KEY UPDATE`, p.Name)
+	if err != nil || !ok {
 		return err
-	})
-	return key, state, err
+	}
+	former := berth.FormerHostName(p.Name, id)
+	if _, err := t.exec(`UPDATE hosts SET name = $2 WHERE id = $1`, uid(id), former); err != nil {
+		return err
+	}
+	actor := p.Actor
+	if actor.ID == "" {
+		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
+	}
+	return t.auditChange(actor, now, berth.AuditHostRenamed, "host", string(id), berth.HostNameFacts(p.Name), berth.HostNameFacts(former))
 }

@@ -71,7 +71,8 @@ func (s *Store) ListPools(ctx context.Context, page store.Page) (pools []berth.P
 
 const hostColumns = `
 SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,
-       n.devices, n.held, COALESCE(v.names, '{}'), COALESCE(v.versions, '{}'), h.drain_requested_at, h.protocol
+       n.devices, n.held, COALESCE(v.names, '{}'), COALESCE(v.versions, '{}'), h.drain_requested_at, h.protocol,
+       h.key_changed_at, h.key_rotation_requested_at
 FROM hosts h JOIN pools p ON p.id = h.pool_id
 CROSS JOIN LATERAL (
     SELECT count(*) AS devices, count(l.attempt_id) AS held
@@ -84,7 +85,8 @@ CROSS JOIN LATERAL (
 func scanHost(row pgx.CollectableRow) (h berth.Host, err error) {
 	var names, versions []string
 	err = row.Scan(&h.ID, &h.Name, &h.Pool, &h.PoolName, &h.State, &h.Draining, &h.Epoch, &h.AgentVersion, instant(&h.LastSeenAt),
-		&h.EnrolledAt, &h.Devices, &h.Held, &names, &versions, instant(&h.DrainRequestedAt), &h.Protocol)
+		&h.EnrolledAt, &h.Devices, &h.Held, &names, &versions, instant(&h.DrainRequestedAt), &h.Protocol,
+		instant(&h.KeyChangedAt), instant(&h.KeyRotationRequestedAt))
 	for i := range names {
 		h.Plugins = append(h.Plugins, berth.PluginVersion{Name: names[i], Version: versions[i]})
 	}

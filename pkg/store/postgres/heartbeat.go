@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
@@ -25,19 +27,25 @@ func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (result 
 			return err
 		}
 		if len(news) == 0 {
-			drain, ok, err := first(t, column[bool], `
+			told, ok, err := first(t, scanDirectives, `
 UPDATE hosts h SET last_seen_at = n.now FROM (SELECT berth_now() AS now OFFSET 0) n
 WHERE h.id = $1 AND h.epoch = $2 AND h.draining = $3 AND h.state = 'online' AND h.last_seen_at >= n.now - make_interval(secs => $4)
-RETURNING h.drain_requested_at IS NOT NULL`, uid(p.Host), int64(p.Epoch), p.Draining, t.s.timings.HostOfflineAfter.Seconds())
-			if result.Drain = drain; err != nil || ok {
+RETURNING h.drain_requested_at IS NOT NULL, h.key_rotation_requested_at IS NOT NULL`, uid(p.Host), int64(p.Epoch), p.Draining, t.s.timings.HostOfflineAfter.Seconds())
+			if err != nil || ok {
+				result = told
 				return err
 			}
 		}
 		h, err := t.changedHeartbeat(p, signals)
-		result.Resync, result.Drain = t.s.timings.MustSync(h.state, h.seen, h.now), h.drain
+		result = store.HeartbeatResult{Resync: t.s.timings.MustSync(h.state, h.seen, h.now), Drain: h.drain, RotateKey: h.rotate}
 		return err
 	})
 	return only(result, err)
+}
+
+// scanDirectives reads what a host that need not sync is told.
+func scanDirectives(row pgx.CollectableRow) (r store.HeartbeatResult, err error) {
+	return r, row.Scan(&r.Drain, &r.RotateKey)
 }
 
 // changedHeartbeat stores draining and healths, and judges the bits.

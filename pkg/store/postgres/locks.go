@@ -185,10 +185,12 @@ type hostRow struct {
 	protocol int
 	// draining: its agent says so; drain: an operator asked for it.
 	draining, drain bool
-	instance        string
-	pool            berth.PoolID
-	seen            time.Time
-	now             time.Time
+	// rotate: an administrator asked it to change its key.
+	rotate   bool
+	instance string
+	pool     berth.PoolID
+	seen     time.Time
+	now      time.Time
 }
 
 func (t *tx) host(id berth.HostID) (hostRow, error) {
@@ -207,9 +209,9 @@ type hostRows map[berth.HostID]hostRow
 
 func (t *tx) hosts(ids []berth.HostID) (hostRows, error) {
 	rows, err := collect(t, func(row pgx.CollectableRow) (h hostRow, err error) {
-		return h, row.Scan(&h.id, &h.epoch, &h.state, &h.protocol, &h.draining, &h.drain, &h.instance, &h.pool, instant(&h.seen), &h.now)
+		return h, row.Scan(&h.id, &h.epoch, &h.state, &h.protocol, &h.draining, &h.drain, &h.rotate, &h.instance, &h.pool, instant(&h.seen), &h.now)
 	}, `
-SELECT id, epoch, state, protocol, draining, drain_requested_at IS NOT NULL, instance, pool_id, last_seen_at, n.now
+SELECT id, epoch, state, protocol, draining, drain_requested_at IS NOT NULL, key_rotation_requested_at IS NOT NULL, instance, pool_id, last_seen_at, n.now
 FROM hosts, (SELECT berth_now() AS now OFFSET 0) n WHERE id = ANY ($1)`, uids(unique(ids)))
 	all := make(hostRows, len(rows))
 	for _, h := range rows {

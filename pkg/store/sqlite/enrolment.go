@@ -3,7 +3,6 @@ package sqlite
 import (
 	"bytes"
 	"context"
-	"crypto/ed25519"
 	"fmt"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -109,11 +108,8 @@ func (s *Store) RevokeEnrolment(ctx context.Context, actor berth.Actor, id berth
 
 // Enrol implements store.Agents.
 func (s *Store) Enrol(ctx context.Context, p store.EnrolParams) (host berth.Host, err error) {
-	if len(p.PublicKey) != ed25519.PublicKeySize {
-		return host, berth.Invalid("public_key", "is no Ed25519 public key", "send 32 bytes")
-	}
-	if !berth.ValidName(p.Name) {
-		return host, berth.Invalid("name", "cannot name a host", "use lower-case letters, digits, dots, hyphens and underscores, at most 63")
+	if err := store.CheckEnrol(p); err != nil {
+		return host, err
 	}
 	err = s.write(ctx, "Enrol", func(t *tx) error {
 		e, ok, err := queryOne(t, scanEnrolment, enrolmentSelect+" WHERE e.token_hash = ?1", p.TokenHash[:])
@@ -138,13 +134,16 @@ func (s *Store) Enrol(ctx context.Context, p store.EnrolParams) (host berth.Host
 func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
 	switch {
 	case !e.UsedAt.IsZero() && bytes.Equal(e.usedKey, p.PublicKey) && t.now.Sub(e.UsedAt) <= berth.EnrolmentRepeatWithin:
-		return e.UsedBy, nil
+		return repeatEnrolment(t, p, e)
 	case !e.UsedAt.IsZero():
 		return "", berth.ErrUsed
 	case !e.RevokedAt.IsZero(), !t.now.Before(e.ExpiresAt):
 		return "", berth.ErrExpired
 	case !berth.HostNameMatches(e.Pattern, p.Name):
 		return "", berth.Invalid("name", "the token is not for a host of that name", "use a name that fits the token's pattern, or make another token")
+	}
+	if err := freeName(t, p); err != nil {
+		return "", err
 	}
 	taken, _, err := queryOne(t, scanInt, "SELECT count(*) FROM hosts WHERE name = ?1 OR id = ?2", p.Name, p.Host)
 	if err != nil {
@@ -168,4 +167,31 @@ func admit(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
 		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
 	}
 	return p.Host, auditChange(t, actor, berth.AuditHostEnrolled, "host", string(p.Host), "", berth.EnrolledFacts(p.Name, e.ID))
+}
+
+// repeatEnrolment finds the host that the same key made with the token, unless it
+// has another name or was revoked since.
+func repeatEnrolment(t *tx, p store.EnrolParams, e enrolment) (berth.HostID, error) {
+	_, ok, err := queryOne(t, scanText, "SELECT id FROM hosts WHERE id = ?1 AND name = ?2 AND state <> 'revoked'", e.UsedBy, p.Name)
+	if err == nil && !ok {
+		err = berth.ErrUsed
+	}
+	return e.UsedBy, err
+}
+
+// freeName has a revoked host give up the name.
+func freeName(t *tx, p store.EnrolParams) error {
+	id, ok, err := queryOne(t, scanText, "SELECT id FROM hosts WHERE name = ?1 AND state = 'revoked'", p.Name)
+	if err != nil || !ok {
+		return err
+	}
+	former := berth.FormerHostName(p.Name, berth.HostID(id))
+	if err := t.execOne("UPDATE hosts SET name = ?2 WHERE id = ?1", id, former); err != nil {
+		return err
+	}
+	actor := p.Actor
+	if actor.ID == "" {
+		actor.Principal = berth.Principal{Kind: berth.ActorHost, ID: string(p.Host)}
+	}
+	return auditChange(t, actor, berth.AuditHostRenamed, "host", id, berth.HostNameFacts(p.Name), berth.HostNameFacts(former))
 }

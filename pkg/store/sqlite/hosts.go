@@ -15,16 +15,19 @@ type hostRow struct {
 	state berth.HostState
 	// draining: its agent says so; drain: an operator asked for it.
 	draining, drain bool
-	epoch           berth.Epoch
-	instance        string
-	seen            time.Time
-	protocol        int // that its agent spoke at its last sync
+	// rotate: an administrator asked it to change its key.
+	rotate   bool
+	epoch    berth.Epoch
+	instance string
+	seen     time.Time
+	protocol int // that its agent spoke at its last sync
 }
 
-const hostRowSelect = "SELECT id, pool_id, state, draining, drain_requested_at IS NOT NULL, epoch, instance, last_seen_at, protocol FROM hosts"
+const hostRowSelect = `SELECT id, pool_id, state, draining, drain_requested_at IS NOT NULL, epoch, instance, last_seen_at, protocol,
+	key_rotation_requested_at IS NOT NULL FROM hosts`
 
 func scanHostRow(r row) (h hostRow, err error) {
-	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.drain, &h.epoch, &h.instance, at(&h.seen), &h.protocol)
+	return h, r.Scan(&h.id, &h.pool, &h.state, &h.draining, &h.drain, &h.epoch, &h.instance, at(&h.seen), &h.protocol, &h.rotate)
 }
 
 // loadHostRow reads a host that is not revoked.
@@ -115,7 +118,7 @@ func (s *Store) Heartbeat(ctx context.Context, p store.HeartbeatParams) (res sto
 		if err != nil {
 			return err
 		}
-		res.Resync, res.Drain = s.timings.MustSync(h.state, h.seen, t.now), h.drain
+		res = store.HeartbeatResult{Resync: s.timings.MustSync(h.state, h.seen, t.now), Drain: h.drain, RotateKey: h.rotate}
 		seen := t.now
 		if res.Resync {
 			seen = h.seen
@@ -172,7 +175,7 @@ func markClean(t *tx, actor berth.Actor, device berth.DeviceID) (bool, error) {
 }
 
 const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining, h.epoch, h.agent_version, h.last_seen_at, h.enrolled_at,
-	h.drain_requested_at, h.protocol,
+	h.drain_requested_at, h.protocol, h.key_changed_at, h.key_rotation_requested_at,
 	(SELECT json_group_array(json_object('name', x.name, 'version', x.version)) FROM
 		(SELECT name, version FROM host_plugins WHERE host_id = h.id ORDER BY name, version) x),
 	(SELECT count(*) FROM devices d WHERE d.host_id = h.id),
@@ -181,7 +184,7 @@ const hostSelect = `SELECT h.id, h.name, h.pool_id, p.name, h.state, h.draining,
 
 func scanHost(r row) (h berth.Host, err error) {
 	err = r.Scan(&h.ID, &h.Name, &h.Pool, &h.PoolName, &h.State, &h.Draining, &h.Epoch, &h.AgentVersion, at(&h.LastSeenAt), at(&h.EnrolledAt),
-		at(&h.DrainRequestedAt), &h.Protocol, fromJSON(&h.Plugins), &h.Devices, &h.Held)
+		at(&h.DrainRequestedAt), &h.Protocol, at(&h.KeyChangedAt), at(&h.KeyRotationRequestedAt), fromJSON(&h.Plugins), &h.Devices, &h.Held)
 	if len(h.Plugins) == 0 {
 		h.Plugins = nil
 	}
@@ -214,21 +217,4 @@ func (s *Store) ListHosts(ctx context.Context, pool berth.PoolID, p store.Page) 
 	})
 	hosts, next = page(hosts, p.Limit(), func(h berth.Host) string { return string(h.ID) })
 	return hosts, next, err
-}
-
-// HostKey implements store.Agents.
-func (s *Store) HostKey(ctx context.Context, id berth.HostID) (key []byte, state berth.HostState, err error) {
-	err = s.read(ctx, "HostKey", func(t *tx) error {
-		h, err := loadHostRow(t, id)
-		if err != nil {
-			return err
-		}
-		state = h.state
-		key, _, err = queryOne(t, func(r row) (b []byte, err error) { return b, r.Scan(&b) }, "SELECT public_key FROM hosts WHERE id = ?1", id)
-		return err
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	return key, state, nil
 }

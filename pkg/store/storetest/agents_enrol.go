@@ -42,9 +42,9 @@ func enrolOnce(w *world) {
 	if err != nil || diff(h, got) != "" {
 		w.t.Errorf("get host: %v\n%s", err, diff(h, got))
 	}
-	key, state, err := w.Store.HostKey(bg(), h.ID)
-	if err != nil || string(key) != string(keyOf("k")) || state != berth.HostEnrolled {
-		w.t.Errorf("host key: %v, state %s, %v", key, state, err)
+	keys, err := w.Store.HostKeys(bg(), h.ID)
+	if err != nil || string(keys.Current) != string(keyOf("k")) || keys.Next != nil {
+		w.t.Errorf("host keys: %v, %v", keys, err)
 	}
 	if w.acted(berth.AuditHostEnrolled, "host", string(h.ID)) != 1 || w.acted(berth.AuditEnrolmentCreated, "enrolment", string(tok.ID)) != 1 {
 		w.t.Errorf("audit rows are missing: %+v", w.audit("", ""))
@@ -193,7 +193,7 @@ func unknownHost(w *world) {
 	as := a.running()
 	ghost := *a
 	ghost.id = newID[berth.HostID](w.Env)
-	_, _, err := w.Store.HostKey(bg(), ghost.id)
+	_, err := w.Store.HostKeys(bg(), ghost.id)
 	w.fails("key", err, berth.ErrNotFound)
 	_, err = w.Store.GetHost(bg(), ghost.id)
 	w.fails("get", err, berth.ErrNotFound)

@@ -75,7 +75,7 @@ func operatorRevoke(w *world) {
 		w.t.Errorf("a repeat: %+v, %v", h, trs)
 	}
 	call := a.call()
-	_, _, keyErr := w.Store.HostKey(bg(), a.id)
+	_, keyErr := w.Store.HostKeys(bg(), a.id)
 	for name, err := range map[string]error{
 		"key":       keyErr,
 		"sync":      err2(w.Store.SyncHost(bg(), a.syncParams())),
