@@ -81,6 +81,9 @@ func TestFleetUpgradeKeepsEverything(t *testing.T) {
 		d.insert(t, pool, "tasks", row)
 		d.insert(t, pool, "queue", object{"task_id": taskID(950), "class_id": 1, "rank": 10, "number": 1})
 		d.exec(t, `UPDATE devices SET admin_state = 'active', health = 'good' WHERE name = 'slot-1'`)
+		if err := Up(ctx, d.target); err != nil {
+			t.Fatal(err)
+		}
 		d.runEverything(t)
 	})
 }

@@ -1,6 +1,12 @@
 ALTER TABLE tasks DROP COLUMN secrets;
 DROP TABLE secret_grants;
 DROP TABLE secrets;
+DROP FUNCTION berth_expire_audit;
+DROP TRIGGER audit_events_whole ON audit_events;
+DROP TRIGGER audit_events_kept ON audit_events;
+DROP FUNCTION berth_audit_kept;
+DROP INDEX audit_events_users;
+DROP INDEX audit_events_acts;
 ALTER TABLE audit_events
     DROP COLUMN client,
     DROP COLUMN credential,

@@ -61,6 +61,42 @@ CREATE TABLE secrets (
     version     integer NOT NULL,
     description text NOT NULL DEFAULT '',
     created_at  timestamptz NOT NULL,
+-- Each index costs with every transition. These two cost little: administrative
+-- acts are rare, and one row in five is a person's. Searches by what has no index
+-- walk the newest rows, a bounded number a page. -id, so that a plan that orders
+-- by it can use no other index.
+CREATE INDEX audit_events_acts ON audit_events ((-id)) WHERE target_kind <> 'task';
+CREATE INDEX audit_events_users ON audit_events (actor_id, id) WHERE actor_kind = 'user';
+
+-- The trail is append-only, for the owner of the table too: nothing changes a
+-- row, and none younger than 30 days goes.
+CREATE FUNCTION berth_audit_kept() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.at < clock_timestamp() - interval '30 days' THEN
+            RETURN OLD;
+        END IF;
+    END IF;
+    RAISE EXCEPTION 'audit rows are kept as they are' USING ERRCODE = 'insufficient_privilege';
+END $$;
+CREATE TRIGGER audit_events_kept BEFORE UPDATE OR DELETE ON audit_events FOR EACH ROW EXECUTE FUNCTION berth_audit_kept();
+CREATE TRIGGER audit_events_whole BEFORE TRUNCATE ON audit_events FOR EACH STATEMENT EXECUTE FUNCTION berth_audit_kept();
+
+-- Retention's way: the daemons' role may not delete, but call this, which looks
+-- at the oldest rows (at most so many) and removes those before an instant and
+-- older than 30 days. It returns how many it removed.
+DO $$ BEGIN EXECUTE format($f$
+CREATE FUNCTION berth_expire_audit(older_than timestamptz, max_rows integer) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, %1$I, pg_temp AS $b$
+    WITH oldest AS MATERIALIZED (
+        SELECT id, at FROM %1$I.audit_events ORDER BY id LIMIT max_rows
+    ), gone AS (
+        DELETE FROM %1$I.audit_events e USING oldest o
+        WHERE e.id = o.id AND o.at < LEAST(older_than, clock_timestamp() - interval '30 days') RETURNING 1)
+    SELECT count(*) FROM gone
+$b$ $f$, current_schema()); END $$;
+REVOKE ALL ON FUNCTION berth_expire_audit FROM PUBLIC;
+
     updated_at  timestamptz NOT NULL
 );
 

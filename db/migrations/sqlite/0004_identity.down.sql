@@ -1,6 +1,10 @@
 ALTER TABLE tasks DROP COLUMN secrets;
 DROP TABLE secret_grants;
 DROP TABLE secrets;
+DROP TRIGGER audit_events_kept;
+DROP TRIGGER audit_events_unchanged;
+DROP INDEX audit_events_users;
+DROP INDEX audit_events_acts;
 ALTER TABLE audit_events DROP COLUMN client;
 ALTER TABLE audit_events DROP COLUMN credential;
 ALTER TABLE audit_events DROP COLUMN before;

@@ -56,6 +56,24 @@ CREATE TABLE secrets (
     sealed      BLOB NOT NULL, -- under the master key, bound to name and version
     version     INTEGER NOT NULL,
     description TEXT NOT NULL DEFAULT '',
+-- Each index costs with every transition. These two cost little: administrative
+-- acts are rare, and one row in five is a person's. Searches by what has no index
+-- walk the newest rows, a bounded number a page.
+CREATE INDEX audit_events_acts ON audit_events (id) WHERE target_kind <> 'task';
+CREATE INDEX audit_events_users ON audit_events (actor_id, id) WHERE actor_kind = 'user';
+
+-- The trail is append-only: nothing changes a row, and none younger than 30 days
+-- goes.
+CREATE TRIGGER audit_events_unchanged BEFORE UPDATE ON audit_events
+BEGIN
+    SELECT RAISE(ABORT, 'audit rows are kept as they are');
+END;
+CREATE TRIGGER audit_events_kept BEFORE DELETE ON audit_events
+WHEN OLD.at >= (CAST(strftime('%s', 'now') AS INTEGER) - 2592000) * 1000000
+BEGIN
+    SELECT RAISE(ABORT, 'audit rows are kept as they are');
+END;
+
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
