@@ -7,5 +7,5 @@ import "time"
 func ForgetKeys(s *Service) {
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
-	s.keys.read = time.Time{}
+	s.keys.tried = time.Time{}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -20,60 +21,92 @@ import (
 
 const (
 	algorithm = "EdDSA"
-	// refreshEvery is the least time between two readings of the keys, so that
-	// tokens with made-up key ids cost the database nothing.
-	refreshEvery = 5 * time.Second
+	// keysEvery is how often processes read the keys again (Service.TendKeys), and
+	// the least time between two readings for key ids that are not known, so that
+	// made-up ones cost the database nothing.
+	keysEvery = 5 * time.Second
+	// keysSettle is how old a key is before it signs, unless it is the only one: by
+	// then every process has read it, so that no token meets one that does not know
+	// its key.
+	keysSettle = 3 * keysEvery
+	// keysStale is the age of the last reading from which no token is signed before
+	// another one: keys may have come meanwhile.
+	keysStale = 2 * keysEvery
 	// refreshWithin bounds one reading.
 	refreshWithin = 5 * time.Second
+	// keysOver is the age of a key from which its predecessor verifies no more: the
+	// last token that it signed has ended, by any clock.
+	keysOver = keysSettle + MaxAccessTTL + leeway
+	// keysRemoved is the age of a key from which its predecessor is deleted.
+	keysRemoved = keysOver + time.Hour
 )
+
+// KeysEvery is how often TendKeys wants to be called.
+const KeysEvery = keysEvery
 
 // keyring holds the signing keys that all API processes share.
 type keyring struct {
-	accounts store.Accounts
-	vault    vault
-	maxAge   time.Duration
-	flight   singleflight.Group
+	store  store.SigningKeys
+	vault  vault
+	maxAge time.Duration
+	now    func() time.Time
+	log    *zap.Logger
+	flight singleflight.Group
 
-	mu     sync.RWMutex
-	public map[string]ed25519.PublicKey
-	order  []string // newest first
-	kid    string   // of the key that signs
-	signer ed25519.PrivateKey
-	read   time.Time // by the monotonic clock
+	mu   sync.RWMutex
+	keys []ringKey // newest first
+	// signers are the private parts that were opened, by key id.
+	signers map[string]ed25519.PrivateKey
+	tried   time.Time // the last reading
+	read    time.Time // the last one that succeeded
+	// shut is the key that no master key opened, once it was told of.
+	shut string
 }
+
+// ringKey is a key as it was read.
+type ringKey struct {
+	store.SigningKey
+	// born is when it came to be by this process's clock.
+	born time.Time
+}
+
+func (k ringKey) age(now time.Time) time.Duration { return now.Sub(k.born) }
 
 // open agrees with the other processes on a key to sign with and reads all of
 // them.
 func (k *keyring) open(ctx context.Context) error {
-	public, private, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return fmt.Errorf("make a signing key: %w", err)
-	}
-	mine := store.SigningKey{ID: uuid.Must(uuid.NewV7()).String(), Algorithm: algorithm, Public: public}
-	sealed, err := k.vault.seal(private.Seed(), sealContext(mine))
+	mine, err := k.make()
 	if err != nil {
 		return err
 	}
-	mine.Private = redact.NewBytes(sealed)
-	newest, err := k.accounts.AddSigningKey(ctx, mine, k.maxAge)
+	newest, err := k.store.AddSigningKey(ctx, mine, k.maxAge)
 	if err != nil {
 		return fmt.Errorf("agree on a signing key: %w", err)
 	}
-	seed, err := k.vault.open(newest.Private.Reveal(), sealContext(newest))
-	if err != nil {
+	if err := k.refresh(ctx); err != nil {
 		return err
 	}
-	if len(seed) != ed25519.SeedSize || newest.Algorithm != algorithm {
-		return fmt.Errorf("the signing key %s in the database is damaged", newest.ID)
+	// Also the one that will sign in a moment.
+	if _, err := k.private(newest); err != nil {
+		return err
 	}
-	signer := ed25519.NewKeyFromSeed(seed)
-	if !signer.Public().(ed25519.PublicKey).Equal(ed25519.PublicKey(newest.Public)) {
-		return fmt.Errorf("the signing key %s in the database is damaged: its two parts do not belong together", newest.ID)
+	_, _, err = k.signer()
+	return err
+}
+
+// make gives a new key, its private part sealed.
+func (k *keyring) make() (store.SigningKey, error) {
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return store.SigningKey{}, fmt.Errorf("make a signing key: %w", err)
 	}
-	k.mu.Lock()
-	k.kid, k.signer = newest.ID, signer
-	k.mu.Unlock()
-	return k.refresh(ctx)
+	key := store.SigningKey{ID: uuid.Must(uuid.NewV7()).String(), Algorithm: algorithm, Public: public}
+	sealed, err := k.vault.seal(private.Seed(), sealContext(key))
+	if err != nil {
+		return store.SigningKey{}, err
+	}
+	key.Private = redact.NewBytes(sealed)
+	return key, nil
 }
 
 // sealContext binds a sealed private key to its row.
@@ -81,28 +114,135 @@ func sealContext(key store.SigningKey) []byte {
 	return append([]byte("berth signing key "+key.ID+" "), key.Public...)
 }
 
-// refresh reads the keys. An empty or damaged answer never replaces good keys.
-func (k *keyring) refresh(ctx context.Context) error {
-	rows, err := k.accounts.SigningKeys(ctx)
+// private opens a key's private part.
+func (k *keyring) private(key store.SigningKey) (ed25519.PrivateKey, error) {
+	k.mu.RLock()
+	known := k.signers[key.ID]
+	k.mu.RUnlock()
+	if known != nil {
+		return known, nil
+	}
+	seed, err := k.vault.open(key.Private.Reveal(), sealContext(key))
+	if err != nil {
+		return nil, err
+	}
+	if len(seed) != ed25519.SeedSize || key.Algorithm != algorithm {
+		return nil, fmt.Errorf("the signing key %s in the database is damaged", key.ID)
+	}
+	signer := ed25519.NewKeyFromSeed(seed)
+	if !signer.Public().(ed25519.PublicKey).Equal(ed25519.PublicKey(key.Public)) {
+		return nil, fmt.Errorf("the signing key %s in the database is damaged: its two parts do not belong together", key.ID)
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.read = time.Now()
+	if k.signers == nil {
+		k.signers = map[string]ed25519.PrivateKey{}
+	}
+	k.signers[key.ID] = signer
+	return signer, nil
+}
+
+// refresh reads the keys. An empty or damaged answer never replaces good keys.
+func (k *keyring) refresh(ctx context.Context) error {
+	k.mu.Lock()
+	k.tried = k.now()
+	k.mu.Unlock()
+	began := k.now()
+	rows, err := k.store.SigningKeys(ctx)
 	if err != nil {
 		return fmt.Errorf("read the signing keys: %w", err)
 	}
-	public := make(map[string]ed25519.PublicKey, len(rows))
-	var order []string
+	var keys []ringKey
+	signers := map[string]ed25519.PrivateKey{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, row := range rows {
 		if row.Algorithm == algorithm && len(row.Public) == ed25519.PublicKeySize {
-			public[row.ID] = ed25519.PublicKey(row.Public)
-			order = append(order, row.ID)
+			keys = append(keys, ringKey{row, began.Add(-row.Age)})
+			if s, ok := k.signers[row.ID]; ok {
+				signers[row.ID] = s
+			}
 		}
 	}
-	if len(public) == 0 {
+	if len(keys) == 0 {
 		return fmt.Errorf("the database has no signing keys: %w", berth.ErrUnavailable)
 	}
-	k.public, k.order = public, order
+	k.keys, k.signers, k.read = keys, signers, began
 	return nil
+}
+
+// share is refresh for many callers at once: none of them may break it off for
+// the rest.
+func (k *keyring) share(ctx context.Context) error {
+	done := k.flight.DoChan("keys", func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshWithin)
+		defer cancel()
+		return nil, k.refresh(ctx)
+	})
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case r := <-done:
+		return r.Err
+	}
+}
+
+// tend reads the keys again, makes a new one when the newest is old, and deletes
+// those that have long been over. One of several processes makes it.
+func (k *keyring) tend(ctx context.Context) error {
+	if err := k.refresh(ctx); err != nil {
+		return err
+	}
+	now := k.now()
+	k.mu.RLock()
+	keys := k.keys
+	k.mu.RUnlock()
+	if keys[0].age(now) >= k.maxAge {
+		mine, err := k.make()
+		if err != nil {
+			return err
+		}
+		newest, err := k.store.AddSigningKey(ctx, mine, k.maxAge)
+		if err != nil {
+			return fmt.Errorf("make a signing key: %w", err)
+		}
+		if newest.ID == mine.ID {
+			k.log.Info("made a signing key, because the newest was old", zap.String("kid", mine.ID))
+		}
+		return k.refresh(ctx)
+	}
+	for i := 1; i < len(keys); i++ {
+		if keys[i-1].age(now) >= keysRemoved {
+			removed, err := k.store.RemoveSigningKeys(ctx, systemActor(), keysRemoved)
+			if err != nil {
+				return fmt.Errorf("remove old signing keys: %w", err)
+			}
+			if len(removed) > 0 {
+				k.log.Info("removed signing keys whose tokens have ended", zap.Strings("kids", removed))
+			}
+			break
+		}
+	}
+	if _, _, err := k.signer(); err != nil {
+		return err
+	}
+	return nil
+}
+
+func systemActor() berth.Actor {
+	return berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem, ID: "berth"}}
+}
+
+// rotate makes a key, which signs when it has settled.
+func (k *keyring) rotate(ctx context.Context, actor berth.Actor, once store.Once) error {
+	mine, err := k.make()
+	if err != nil {
+		return err
+	}
+	if err := k.store.RotateSigningKey(ctx, store.RotateKeyParams{Actor: actor, Key: mine, Once: once}); err != nil {
+		return err
+	}
+	return k.share(ctx)
 }
 
 // find returns the public key of kid, reading the keys again when it is not
@@ -113,22 +253,11 @@ func (k *keyring) find(ctx context.Context, kid string) (ed25519.PublicKey, erro
 		return key, nil
 	}
 	k.mu.RLock()
-	due := time.Since(k.read) >= refreshEvery
+	due := k.now().Sub(k.tried) >= keysEvery
 	k.mu.RUnlock()
 	if due {
-		done := k.flight.DoChan("keys", func() (any, error) {
-			// Shared by many callers: none of them may break it off for the rest.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshWithin)
-			defer cancel()
-			return nil, k.refresh(ctx)
-		})
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case r := <-done:
-			if r.Err != nil {
-				return nil, r.Err
-			}
+		if err := k.share(ctx); err != nil {
+			return nil, err
 		}
 	}
 	if key, ok := k.known(kid); ok {
@@ -138,20 +267,114 @@ func (k *keyring) find(ctx context.Context, kid string) (ed25519.PublicKey, erro
 }
 
 func (k *keyring) known(kid string) (ed25519.PublicKey, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	key, ok := k.public[kid]
-	return key, ok
+	for _, key := range k.valid() {
+		if key.ID == kid {
+			return ed25519.PublicKey(key.Public), true
+		}
+	}
+	return nil, false
 }
 
-// signing returns the key to sign with.
+// valid are the keys that verify, newest first: an older one does until the last
+// token that it signed has ended.
+func (k *keyring) valid() []ringKey {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	now := k.now()
+	for i := 1; i < len(k.keys); i++ {
+		if k.keys[i-1].age(now) >= keysOver {
+			return k.keys[:i:i]
+		}
+	}
+	return k.keys
+}
+
+// signs is the newest key that has settled, or the first that there was.
+func (k *keyring) signs() (ringKey, bool) {
+	keys := k.valid()
+	for _, key := range keys {
+		if key.age(k.now()) >= keysSettle {
+			return key, true
+		}
+	}
+	if len(keys) == 0 {
+		return ringKey{}, false
+	}
+	return keys[len(keys)-1], true
+}
+
+// signer is the key to sign with, as it was read.
+func (k *keyring) signer() (kid string, key ed25519.PrivateKey, err error) {
+	ring, ok := k.signs()
+	if !ok {
+		return "", nil, nil
+	}
+	key, err = k.private(ring.SigningKey)
+	return ring.ID, key, err
+}
+
+// signing returns the key to sign with, nil when there is none or it cannot be
+// had: a database that does not answer, another process's master key.
 func (k *keyring) signing() (kid string, key ed25519.PrivateKey) {
 	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return k.kid, k.signer
+	stale := !k.read.IsZero() && k.now().Sub(k.read) >= keysStale
+	k.mu.RUnlock()
+	if stale && k.share(context.Background()) != nil {
+		return "", nil
+	}
+	kid, key, err := k.signer()
+	if err != nil {
+		k.warnShut(kid, err)
+		return "", nil
+	}
+	return kid, key
 }
 
-// jwks is the set of public keys, newest first (RFC 7517).
+// warnShut logs once that a key cannot be opened.
+func (k *keyring) warnShut(kid string, err error) {
+	k.mu.Lock()
+	told := k.shut == kid
+	k.shut = kid
+	k.mu.Unlock()
+	if !told {
+		k.log.Error("no token can be signed: the signing key cannot be opened", zap.String("kid", kid), zap.Error(err))
+	}
+}
+
+// SigningKey is a signing key as administrators see it.
+type SigningKey struct {
+	ID, Algorithm string
+	CreatedAt     time.Time
+	// Signs: new tokens are signed with it.
+	Signs bool
+}
+
+// SigningKeys lists the keys that verify, newest first, as they are now.
+func (s *Service) SigningKeys(ctx context.Context) ([]SigningKey, error) {
+	if err := s.keys.share(ctx); err != nil {
+		return nil, err
+	}
+	signs, _ := s.keys.signs()
+	var out []SigningKey
+	for _, k := range s.keys.valid() {
+		out = append(out, SigningKey{ID: k.ID, Algorithm: k.Algorithm, CreatedAt: k.CreatedAt, Signs: k.ID == signs.ID})
+	}
+	return out, nil
+}
+
+// RotateSigningKey makes a signing key. It signs from keysSettle on, when all
+// processes have read it; the one before it verifies until its last token has
+// ended. It obeys store.Once.
+func (s *Service) RotateSigningKey(ctx context.Context, actor berth.Actor, once store.Once) error {
+	return s.keys.rotate(ctx, actor, once)
+}
+
+// TendKeys reads the signing keys again, makes a new one when the newest has
+// reached SigningKeyMaxAge, and removes those that are long over. Each process
+// calls it every KeysEvery.
+func (s *Service) TendKeys(ctx context.Context) error { return s.keys.tend(ctx) }
+
+// jwks is the set of public keys that verify, newest first (RFC 7517).
 func (k *keyring) jwks() ([]byte, error) {
 	type jwk struct {
 		Kty string `json:"kty"`
@@ -164,13 +387,11 @@ func (k *keyring) jwks() ([]byte, error) {
 	set := struct {
 		Keys []jwk `json:"keys"`
 	}{Keys: []jwk{}}
-	k.mu.RLock()
-	for _, kid := range k.order {
+	for _, key := range k.valid() {
 		set.Keys = append(set.Keys, jwk{
-			Kty: "OKP", Crv: "Ed25519", Use: "sig", Alg: algorithm, Kid: kid,
-			X: base64.RawURLEncoding.EncodeToString(k.public[kid]),
+			Kty: "OKP", Crv: "Ed25519", Use: "sig", Alg: algorithm, Kid: key.ID,
+			X: base64.RawURLEncoding.EncodeToString(key.Public),
 		})
 	}
-	k.mu.RUnlock()
 	return json.Marshal(set)
 }

@@ -41,8 +41,8 @@ type Config struct {
 	AccessTTL time.Duration
 	// RefreshTTL of refresh tokens; 0: 30 days.
 	RefreshTTL time.Duration
-	// SigningKeyMaxAge is the age from which a start makes a new signing key; 0:
-	// 90 days. Older keys go on to verify.
+	// SigningKeyMaxAge is the age from which a new signing key is made; 0: 90 days.
+	// An older key goes on to verify until its last token has ended.
 	SigningKeyMaxAge time.Duration
 	// TokenAudience is the aud that hosts' assertions must carry; "":
 	// berth-agent-token.
@@ -120,7 +120,7 @@ func New(accounts store.Accounts, hosts Hosts, cfg Config) (*Service, error) {
 	v := vault{current: cfg.MasterKey, old: cfg.OldMasterKeys}
 	return &Service{
 		cfg: cfg, accounts: accounts, hosts: hosts, vault: v, passwords: p, throttle: newThrottle(), replays: newReplays(),
-		keys: &keyring{accounts: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge},
+		keys: &keyring{store: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge, now: cfg.Now, log: cfg.Logger},
 	}, nil
 }
 
