@@ -132,10 +132,24 @@ func (a *API) Register(e *echo.Echo) error {
 		table[identity.Route{Method: r.method, Path: pattern(r.path)}] = r.access
 	}
 	require := a.Identity.Require(table)
+	waits := httpserver.AtOnce(maxWaits, hostKey)
 	for _, r := range a.routes() {
-		e.Add(r.method, pattern(r.path), r.handler, require, noStore)
+		chain := []echo.MiddlewareFunc{require, noStore}
+		if r.kind == httpserver.Stream {
+			chain = append(chain, waits)
+		}
+		e.Add(r.method, pattern(r.path), r.handler, chain...)
 	}
 	return table.Check(e, prefix)
+}
+
+// maxWaits bounds what a host has open at a time: an agent claims in one request,
+// and one that was restarted can leave a few behind; downloads come one by one.
+const maxWaits = 64
+
+func hostKey(c echo.Context) string {
+	who, _ := identity.CallerOf(c)
+	return string(who.Host())
 }
 
 // noStore keeps assignments and tokens out of every cache.

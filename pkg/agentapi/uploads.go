@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// uploadWithin bounds one upload, uploadIdle the wait for its next bytes.
+	// uploadWithin bounds one upload, uploadIdle the wait for its next 16 KiB.
 	uploadWithin = 15 * time.Minute
 	uploadIdle   = 30 * time.Second
 	// deleteWithin bounds the deletion of a blob that is not used.
@@ -73,7 +73,7 @@ func (a *API) receive(ctx context.Context, c echo.Context, kind blob.Kind, u upl
 		return stored{}, &http.MaxBytesError{Limit: limit}
 	}
 	key := blob.NewKey(kind)
-	body := &patient{c: c, r: c.Request().Body}
+	body := &patient{r: httpserver.Steady(c, c.Request().Body, uploadIdle)}
 	size, sum, err := a.Blobs.Put(ctx, key, body, limit)
 	if body.err != nil {
 		return stored{}, &problem.Error{
@@ -219,16 +219,14 @@ func harmless() []string {
 	}
 }
 
-// patient reads a body for as long as bytes keep coming, and remembers that the
-// client broke off, so that it is not taken for a fault of the disk.
+// patient remembers that the client broke off, so that it is not taken for a
+// fault of the disk.
 type patient struct {
-	c   echo.Context
 	r   io.Reader
 	err error
 }
 
 func (p *patient) Read(b []byte) (int, error) {
-	httpserver.Extend(p.c, uploadIdle)
 	n, err := p.r.Read(b)
 	if err != nil && !errors.Is(err, io.EOF) {
 		p.err = err

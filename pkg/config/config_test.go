@@ -40,6 +40,7 @@ func TestEverythingIsRead(t *testing.T) {
 		"BERTH_ADMIN_PASSWORD=pass word ", "BERTH_ADMIN_NAME=root", "BERTH_BLOB_DIR=/blobs", "BERTH_LISTEN=0.0.0.0:80",
 		"BERTH_LEASE_TTL=90s", "BERTH_LOOP_PLACE_INTERVAL=50ms", "BERTH_LOOP_GIVE_UP_DISABLED=true", "BERTH_LOOP_REAP_INTERVAL=1s",
 		"BERTH_TRUSTED_PROXIES=10.0.0.0/8,127.0.0.1/32", "BERTH_WORKERS=leasekeeper", "BERTH_APPROVE_PLUGINS=true", "UNRELATED=1", "BERTH_STATE_DIR=/s",
+		"BERTH_CORS_ORIGINS=https://console.example,http://localhost:5173", "BERTH_SERVER_NAMES=berth.example", "BERTH_ADDRESS_RATE=0",
 	}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
@@ -51,6 +52,8 @@ func TestEverythingIsRead(t *testing.T) {
 		t.Errorf("flags: %+v", c)
 	case c.Timings.Berth().LeaseTTL != 90*time.Second || c.Scheduler.Place.Interval != 50*time.Millisecond || !c.Scheduler.GiveUp.Disabled || c.Keeper.Reap.Interval != time.Second:
 		t.Errorf("timings and loops: %+v", c)
+	case len(c.CORSOrigins) != 2 || len(c.ServerNames) != 1 || c.AddressRate != 0 || c.PrincipalRate != 500 || c.MaxStreams != 500 || c.MaxConns != 0:
+		t.Errorf("HTTP: %+v", c.HTTP)
 	case len(c.Proxies) != 2 || c.AdminName != "root" || !c.ApprovePlugins:
 		t.Errorf("%+v", c)
 	}
@@ -64,6 +67,7 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 		"BERTH_DATABASE_URL=mysql://u:hunter2@h/d", "BERTH_LEASE_TTL=fast", "BERTH_RENEW_EVERY=50s", "BERTH_LISTEN=nowhere",
 		"BERTH_LOG_LEVEL=loud", "BERTH_LOOP_PLACE_INTERVAL=5", "BERTH_PROCESS_SLOTS=many", "BERTH_WORKERS=cook,agent", "BERTH_MASTER_KEY_FILE=/does/not/exist", "BERTH_ADMIN_NAME=A B",
 		"BERTH_LOOP_REAP_INTERVAL=1us", "BERTH_TRUSTED_PROXIES=here", "BERTH_SHUTDOWN_WITHIN=1ms",
+		"BERTH_CORS_ORIGINS=*,https://a.example/,https://*.example,null", "BERTH_SERVER_NAMES=a:80", "BERTH_PRINCIPAL_RATE=-1", "BERTH_MAX_CONNECTIONS=3",
 	}, io.Discard)
 	if !errors.Is(err, berth.ErrInvalid) {
 		t.Fatalf("%v", err)
@@ -71,6 +75,7 @@ func TestEveryFaultIsNamedAtOnce(t *testing.T) {
 	for _, want := range []string{
 		"BERTH_DATABASE_URL", `BERTH_LEASE_TTL: "fast" is no duration (use a duration such as 15s)`, "BERTH_LOOP_PLACE_INTERVAL", "BERTH_PROCESS_SLOTS", "BERTH_RENEW_EVERY", "BERTH_LISTEN", "BERTH_LOG_LEVEL", "cook", "BERTH_MASTER_KEY_FILE",
 		"BERTH_ADMIN_NAME", "BERTH_LOOP_REAP_INTERVAL", "BERTH_TRUSTED_PROXIES", "BERTH_SHUTDOWN_WITHIN", "BERTH_BLOB_DIR", "stray", "BERTH_STATE_DIR",
+		`"*" is no origin`, `"https://a.example/" is no origin`, `"https://*.example" is no origin`, `"null" is no origin`, "BERTH_SERVER_NAMES", "BERTH_PRINCIPAL_RATE", "BERTH_MAX_CONNECTIONS",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s is not named in: %v", want, err)

@@ -149,6 +149,7 @@ type API struct {
 	ApprovePlugins bool `env:"BERTH_APPROVE_PLUGINS" about:"register the plugins that hosts report"`
 	// TrustedProxies (CIDR) may say who the client is.
 	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES" about:"networks (CIDR) whose proxies may say who the client is"`
+	HTTP
 
 	Scheduler SchedulerLoops
 	Keeper    KeeperLoops
@@ -221,6 +222,7 @@ func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
 			f.Add("BERTH_WORKERS", fmt.Sprintf("%q is no worker", berth.Clip(string(w), 30)), "use scheduler, leasekeeper and agent, joined by commas")
 		}
 	}
+	c.HTTP.validate(f)
 	for _, cidr := range c.TrustedProxies {
 		_, network, err := net.ParseCIDR(cidr)
 		if err != nil {

@@ -78,6 +78,7 @@ func (a *API) Blobs() blob.Store { return a.blobs }
 func (a *API) route(version string) error {
 	public, err := httpapi.New(httpapi.Config{
 		Store: a.p.Store, Blob: a.blobs, Identity: a.identity, Logger: a.p.Log, Drain: a.drain, Version: version,
+		Limits: httpserver.Limits{PrincipalRate: a.c.PrincipalRate, AddressRate: a.c.AddressRate, Streams: a.c.MaxStreams},
 	})
 	if err != nil {
 		return err
@@ -98,6 +99,7 @@ func (a *API) route(version string) error {
 	ungated[httpserver.Route{Method: echo.GET, Path: "/readyz"}] = true
 	a.echo = httpserver.New(httpserver.Options{
 		Logger: a.p.Log, Kinds: kinds, Gate: a.ready.Known, Ungated: ungated, TrustedProxies: a.c.Proxies,
+		ServerNames: a.c.ServerNames, Origins: a.c.CORSOrigins,
 	})
 	a.echo.GET("/livez", echo.WrapHandler(http.HandlerFunc(daemon.Livez)))
 	a.echo.GET("/readyz", echo.WrapHandler(a.ready))
@@ -209,7 +211,7 @@ func (a *API) server(bound func(net.Addr)) daemon.Component {
 			}
 			var serving context.Context
 			serving, stop = context.WithCancel(context.WithoutCancel(ctx))
-			server := httpserver.Server{Handler: a.echo, Drain: a.drain, Grace: a.c.ShutdownWithin / 2, Logger: a.p.Log}
+			server := httpserver.Server{Handler: a.echo, Drain: a.drain, Grace: a.c.ShutdownWithin / 2, Logger: a.p.Log, MaxConns: a.c.MaxConns}
 			go func() {
 				err := server.Serve(serving, listener)
 				if serving.Err() == nil {

@@ -14,14 +14,13 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/berth-dev/berth/pkg/berth"
-	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/inputs"
 	"github.com/berth-dev/berth/pkg/problem"
 	"github.com/berth-dev/berth/pkg/protocol"
 )
 
 const (
-	// partIdle bounds the wait for a part's next bytes, partWithin the whole part.
+	// partIdle bounds the wait for a part's next 16 KiB, partWithin the whole part.
 	partIdle   = 30 * time.Second
 	partWithin = 15 * time.Minute
 )
@@ -173,14 +172,10 @@ func (r *rangedWriter) Write(p []byte) (int, error) {
 	return steadyWriter{r.ResponseWriter}.Write(p)
 }
 
-// patient reads a body for as long as bytes keep coming.
-type patient struct {
-	c echo.Context
-	r io.Reader
-}
+// patient is a body that may take long, as an upload's fault is told.
+type patient struct{ r io.Reader }
 
 func (p patient) Read(b []byte) (int, error) {
-	httpserver.Extend(p.c, partIdle)
 	n, err := p.r.Read(b)
 	var tooLarge *http.MaxBytesError
 	if err == nil || errors.Is(err, io.EOF) || errors.As(err, &tooLarge) {

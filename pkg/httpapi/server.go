@@ -40,6 +40,8 @@ type Config struct {
 	Drain *httpserver.Drain
 	// Version of the program, for GET /health.
 	Version string
+	// Limits of what a caller may ask of this process; zero: none.
+	Limits httpserver.Limits
 }
 
 // Server answers the routes of /api/v1. Its methods may be called by several
@@ -81,7 +83,11 @@ func (s *Server) Routes() identity.Routes { return s.roles }
 // Register adds the routes to e, which httpserver.New made. It fails when a
 // route has no role or a role no route.
 func (s *Server) Register(e *echo.Echo) error {
-	router := guarded{e, []echo.MiddlewareFunc{s.cfg.Identity.Require(s.roles), s.inContext, s.validate}}
+	l := s.cfg.Limits
+	router := guarded{e, []echo.MiddlewareFunc{
+		httpserver.ByAddress(l.AddressRate), s.cfg.Identity.Require(s.roles), httpserver.ByCaller(l.PrincipalRate, callerKey),
+		httpserver.AtOnce(l.Streams, streamKey), s.inContext, s.validate,
+	}}
 	RegisterHandlersWithBaseURL(router, NewStrictHandler(s, nil), BaseURL)
 	return s.roles.Check(e, BaseURL)
 }
@@ -116,6 +122,30 @@ func Kinds() map[httpserver.Route]httpserver.Kind {
 		at(echo.PATCH, "/inputs/:digest"):                           httpserver.Upload,
 		at(echo.GET, "/inputs/:digest/content"):                     httpserver.Stream,
 	}
+}
+
+// callerKey is who calls, for limits.
+func callerKey(c echo.Context) string {
+	caller, ok := identity.CallerOf(c)
+	if !ok {
+		return ""
+	}
+	return string(caller.Kind) + " " + caller.ID
+}
+
+// streamKey is callerKey for what may stay open: a wait, a followed log, a
+// download.
+func streamKey(c echo.Context) string {
+	if Kinds()[httpserver.Route{Method: c.Request().Method, Path: c.Path()}] != httpserver.Stream {
+		return ""
+	}
+	switch c.Path() {
+	case BaseURL + "/tasks", BaseURL + "/tasks/:id":
+		if c.QueryParam("wait") == "" {
+			return ""
+		}
+	}
+	return callerKey(c)
 }
 
 // Ungated names the routes that answer while the database cannot be used.

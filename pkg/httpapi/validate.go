@@ -15,6 +15,7 @@ import (
 	verrors "github.com/pb33f/libopenapi-validator/errors"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/httpserver"
 )
 
 // Bounds of request bodies in bytes.
@@ -93,7 +94,7 @@ func (s *Server) validateStream(c echo.Context, op operation, next echo.HandlerF
 		return &http.MaxBytesError{Limit: berth.MaxInputPart}
 	}
 	if r.Body != nil {
-		r.Body = patient{c: c, r: http.MaxBytesReader(c.Response(), r.Body, berth.MaxInputPart)}
+		r.Body = patient{httpserver.Steady(c, http.MaxBytesReader(c.Response(), r.Body, berth.MaxInputPart), partIdle)}
 	}
 	return next(c)
 }

@@ -1,9 +1,10 @@
 // Package httpserver is what both APIs stand on: the middleware in its one
 // right order, the schema gate, and a server that drains.
 //
-// The order: sanitise the request id, log, recover, secure headers, schema
-// gate, body limit, time limit; then each API's own (authentication,
-// validation). Long polls, streams and uploads are told apart by [Kind].
+// The order: sanitise the request id, log, recover, secure headers, host and
+// origin, limits of the head, schema gate, body limit, time limit; then each
+// API's own (rates, authentication, validation). Long polls, streams and uploads
+// are told apart by [Kind].
 package httpserver
 
 import "sync"

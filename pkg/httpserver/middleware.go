@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/labstack/echo/v4"
-	"github.com/labstack/echo/v4/middleware"
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/pkg/logging"
@@ -36,6 +35,11 @@ type Options struct {
 	// TrustedProxies may say in X-Forwarded-For who the client is; empty:
 	// the peer's own address counts.
 	TrustedProxies []*net.IPNet
+	// ServerNames are names of this server by which it may be asked at a loopback
+	// address, beside the loopback ones.
+	ServerNames []string
+	// Origins (ValidOrigin) whose pages may call the API; empty: none but its own.
+	Origins []string
 }
 
 // New returns an echo with the shared middleware and the error handler of
@@ -64,9 +68,11 @@ func New(o Options) *echo.Echo {
 	kindOf := func(c echo.Context) Kind { return o.Kinds[routeOf(c)] }
 	e.Pre(requestID)
 	e.Use(logRequests(o.Logger), recoverPanics(o.Logger))
-	e.Use(middleware.SecureWithConfig(middleware.SecureConfig{
-		ContentTypeNosniff: "nosniff", XFrameOptions: "DENY", ReferrerPolicy: "no-referrer",
-	}))
+	e.Use(hardHeaders, guardHost(o.ServerNames, o.TrustedProxies))
+	if len(o.Origins) > 0 {
+		e.Use(cors(o.Origins))
+	}
+	e.Use(guardOrigin(o.Origins), limitHead)
 	if o.Gate != nil {
 		e.Use(gate(o.Gate, o.Ungated))
 	}

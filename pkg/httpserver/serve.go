@@ -22,6 +22,9 @@ type Server struct {
 	Grace time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
+	// MaxConns bounds the open connections; when there are more, idle ones make
+	// room. 0: three quarters of the file descriptors, at most 16384.
+	MaxConns int
 }
 
 // ErrBrokenOff is wrapped by Serve's error when requests outlasted the grace. It
@@ -45,14 +48,19 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	base, breakOff := context.WithCancel(context.WithoutCancel(ctx))
 	defer breakOff()
 	var running inFlight
+	bounded := newConns(ln, s.MaxConns)
+	ln = bounded
 	server := &http.Server{
-		Handler:           running.counted(s.Handler),
+		Handler:           noteAnswered(running.counted(s.Handler)),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       30 * time.Second,
 		WriteTimeout:      60 * time.Second, // above the longest long poll
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withConn,
+		ConnState:         bounded.watch,
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReadFrameSize: 1 << 20, SendPingTimeout: time.Minute},
 	}
 	// net/http's own lines quote what clients sent.
 	server.ErrorLog = zap.NewStdLog(zap.NewNop())

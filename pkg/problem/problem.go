@@ -39,6 +39,10 @@ const (
 	CodeBadRequest          = "bad_request"
 	CodeUploadGap           = "upload_gap" // next_offset says where to go on
 	CodeRange               = "range_not_satisfiable"
+	CodeURITooLong          = "uri_too_long"
+	CodeHeadersTooLarge     = "headers_too_large"
+	CodeForeignHost         = "foreign_host"
+	CodeForeignOrigin       = "foreign_origin"
 
 	// Codes of a database whose schema this program cannot use.
 	CodeDatabaseUnreachable = "database_unreachable"
