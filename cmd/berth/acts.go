@@ -15,6 +15,7 @@ func hostCommands(c *cli) []*cobra.Command {
 	return []*cobra.Command{
 		c.onHosts("drain", "Let hosts take nothing more; what runs there finishes", "", (*client.Client).DrainHost),
 		c.onHosts("undrain", "End a drain", "", (*client.Client).UndrainHost),
+		c.onHosts("rotate-key", "Ask hosts for new keys; what runs there goes on", "", (*client.Client).RotateHostKey),
 		c.onHosts("revoke", "Shut hosts out for ever, and end what runs there",
 			"Revoke host %s? What runs there is ended and tried again elsewhere; to come back it must be enrolled anew.", (*client.Client).RevokeHost),
 	}
@@ -65,7 +66,11 @@ func (c *cli) printHost(h client.Host) error {
 	if h.Held > 0 {
 		busy = fmt.Sprintf(", %d of %s busy", h.Held, plural(h.Devices, "device"))
 	}
-	fmt.Fprintf(c.stdout, "%s  %s%s\n", printable(h.Name), hostState(h), busy)
+	key := ""
+	if !h.KeyRotationRequestedAt.IsZero() {
+		key = ", new key asked for " + c.ago(h.KeyRotationRequestedAt)
+	}
+	fmt.Fprintf(c.stdout, "%s  %s%s%s\n", printable(h.Name), hostState(h), busy, key)
 	return nil
 }
 

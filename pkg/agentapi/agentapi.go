@@ -29,6 +29,7 @@ import (
 // Store is what the routes need of the store.
 type Store interface {
 	store.Agents
+	store.HostKeyring
 	store.Inputs
 	store.Hints
 }
@@ -103,6 +104,7 @@ func (a *API) routes() []route {
 		public(post(protocol.PathToken, a.token)),
 		post(protocol.PathSync, a.sync),
 		post(protocol.PathHeartbeat, a.heartbeat),
+		post(protocol.PathKeys, a.offerKey),
 		{http.MethodPost, protocol.PathClaims, host, httpserver.Stream, a.claim},
 		post(protocol.PathStart, a.start),
 		post(protocol.PathRenew, a.renew),

@@ -223,7 +223,7 @@ func (a *API) heartbeat(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, protocol.HeartbeatResponse{
-		Interval: protocol.MillisOf(a.Timings.HeartbeatEvery), Drain: res.Drain, Resync: res.Resync,
+		Interval: protocol.MillisOf(a.Timings.HeartbeatEvery), Drain: res.Drain, Resync: res.Resync, RotateKey: res.RotateKey,
 	})
 }
 

@@ -708,8 +708,14 @@ type Host struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID         ID        `json:"id"`
-	LastSeenAt time.Time `json:"last_seen_at,omitempty,omitzero"`
+	ID ID `json:"id"`
+
+	// KeyChangedAt When its key changed last; absent for the one that it enrolled with.
+	KeyChangedAt time.Time `json:"key_changed_at,omitempty,omitzero"`
+
+	// KeyRotationRequestedAt When a new key was asked for that has not come yet; absent without that.
+	KeyRotationRequestedAt time.Time `json:"key_rotation_requested_at,omitempty,omitzero"`
+	LastSeenAt             time.Time `json:"last_seen_at,omitempty,omitzero"`
 
 	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 	//

@@ -71,6 +71,11 @@ func (c *Client) RevokeHost(ctx context.Context, id string) (Host, error) {
 	return decode[Host](c.raw.RevokeHost(mayRepeat(ctx), id))
 }
 
+// RotateHostKey asks a host's agent to change its key.
+func (c *Client) RotateHostKey(ctx context.Context, id string) (Host, error) {
+	return decode[Host](c.raw.RotateHostKey(mayRepeat(ctx), id))
+}
+
 // PausePool stops placement in a pool.
 func (c *Client) PausePool(ctx context.Context, name string) (Pool, error) {
 	return decode[Pool](c.raw.PausePool(mayRepeat(ctx), name))

@@ -99,6 +99,7 @@ func hostOf(h berth.Host) Host {
 		Draining: h.Draining || !h.DrainRequestedAt.IsZero(), DrainRequestedAt: utc(h.DrainRequestedAt),
 		AgentVersion: h.AgentVersion, Plugins: make([]PluginVersion, 0, len(h.Plugins)), Devices: h.Devices, Held: h.Held,
 		LastSeenAt: utc(h.LastSeenAt), EnrolledAt: h.EnrolledAt.UTC(),
+		KeyChangedAt: utc(h.KeyChangedAt), KeyRotationRequestedAt: utc(h.KeyRotationRequestedAt),
 	}
 	for _, p := range h.Plugins {
 		out.Plugins = append(out.Plugins, PluginVersion{Name: p.Name, Version: p.Version})

@@ -23,6 +23,7 @@ type Store interface {
 	store.Fleet
 	store.Audit
 	store.Operators
+	store.HostKeyring
 	store.Inputs
 	store.Accounts
 	store.Health

@@ -43,6 +43,7 @@ const (
 	PathEnrol     = "/agent/v1/enrol"
 	PathToken     = "/agent/v1/token"
 	PathSync      = "/agent/v1/sync"
+	PathKeys      = "/agent/v1/keys"
 	PathHeartbeat = "/agent/v1/heartbeat"
 	PathClaims    = "/agent/v1/claims"
 	PathStart     = "/agent/v1/attempts/start"
@@ -120,6 +121,16 @@ type TokenResponse struct {
 	AccessToken string `json:"access_token"`
 	TokenType   string `json:"token_type"` // Bearer
 	ExpiresIn   int    `json:"expires_in"` // seconds
+}
+
+// KeyRequest offers the key that is to follow the host's. Two compact EdDSA JWTs of
+// typ berth-host-key+jwt with the claims of an assertion and key (the offered public
+// key, base64url) say that this is meant: Consent under the key in force, Proof under
+// the offered one. The host's first token under the offered key puts it in force.
+type KeyRequest struct {
+	PublicKey []byte `json:"public_key"` // Ed25519, base64
+	Consent   string `json:"consent"`
+	Proof     string `json:"proof"`
 }
 
 // SyncRequest is an agent's first call after its start, after a reconnect, and
@@ -225,6 +236,8 @@ type HeartbeatResponse struct {
 	Drain bool `json:"drain"`
 	// Resync: call sync again with the epoch held.
 	Resync bool `json:"resync"`
+	// RotateKey: an administrator asks for a new key ([PathKeys]).
+	RotateKey bool `json:"rotate_key,omitempty"`
 }
 
 // ClaimRequest takes assigned attempts; the same ClaimID gives the same set

@@ -22,6 +22,7 @@ func lostAgentCases() map[string]lostCase {
 		"POST " + protocol.PathToken:             lostToken,
 		"POST " + protocol.PathSync:              lostSync,
 		"POST " + protocol.PathHeartbeat:         lostHeartbeat,
+		"POST " + protocol.PathKeys:              lostKey,
 		"POST " + protocol.PathClaims:            lostClaim,
 		"POST " + protocol.PathStart:             lostStart,
 		"POST " + protocol.PathRenew:             lostRenew,
@@ -84,6 +85,13 @@ func lostHeartbeat(w *lostWorld) lostCall {
 		Draining: true, Health: map[berth.DeviceID]berth.Health{host.Devices[0]: berth.HealthSuspect},
 	})
 	c.effect = "SELECT h.draining, d.health, (SELECT count(*) FROM audit_events WHERE host_id = h.id OR target_id = '" + string(host.Devices[0]) + "') FROM hosts h JOIN devices d ON d.host_id = h.id WHERE h.id = '" + string(host.Host) + "'"
+	return c
+}
+
+func lostKey(w *lostWorld) lostCall {
+	host, _ := w.host()
+	c := w.wire(host, http.MethodPost, protocol.PathKeys, host.KeyOffer(w.t))
+	c.effect = "SELECT next_public_key, (SELECT count(*) FROM audit_events WHERE target_id = '" + string(host.Host) + "') FROM hosts WHERE id = '" + string(host.Host) + "'"
 	return c
 }
 

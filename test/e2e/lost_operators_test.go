@@ -27,6 +27,7 @@ func lostOperatorCases() map[string]lostCase {
 		"POST /api/v1/hosts/:id/drain":                lostOnHost("drain"),
 		"POST /api/v1/hosts/:id/undrain":              lostUndrain,
 		"POST /api/v1/hosts/:id/revoke":               lostOnHost("revoke"),
+		"POST /api/v1/hosts/:id/rotate-key":           lostOnHost("rotate-key"),
 		"POST /api/v1/pools/:name/pause":              lostPause,
 		"POST /api/v1/pools/:name/resume":             lostResume,
 		"POST /api/v1/plugins/:name/:version/disable": lostDisable,

@@ -105,6 +105,20 @@ func (w *Wire) Authenticate(tb testing.TB) {
 	w.Access = res.AccessToken
 }
 
+// KeyOffer makes an offer of a new key.
+func (w *Wire) KeyOffer(tb testing.TB) protocol.KeyRequest {
+	tb.Helper()
+	_, next, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	o, err := identity.NewKeyOffer(w.key, next, w.Host, w.audience, time.Now())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return protocol.KeyRequest{PublicKey: o.Key, Consent: o.Consent.Reveal(), Proof: o.Proof.Reveal()}
+}
+
 // Assertion signs a fresh one.
 func (w *Wire) Assertion(tb testing.TB) string {
 	tb.Helper()
