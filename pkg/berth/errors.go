@@ -58,6 +58,10 @@ var (
 	ErrUnauthenticated = errors.New("not authenticated")
 	// ErrForbidden: the caller is known and its role does not allow the act.
 	ErrForbidden = errors.New("not allowed")
+	// ErrLoginNeeded: an API key may not do what hands out credentials, whatever
+	// its roles: a stolen key must not outlive its revocation. It is also an
+	// ErrForbidden.
+	ErrLoginNeeded = fmt.Errorf("a login is needed, for with an API key this is %w", ErrForbidden)
 	// ErrTooMany: too many calls of a kind; see [TooManyError].
 	ErrTooMany = errors.New("too many requests")
 )

@@ -27,7 +27,7 @@ func (s *Server) Login(ctx context.Context, in LoginRequestObject) (LoginRespons
 
 // Refresh answers POST /auth/refresh.
 func (s *Server) Refresh(ctx context.Context, in RefreshRequestObject) (RefreshResponseObject, error) {
-	tokens, err := s.cfg.Identity.Refresh(ctx, redact.NewString(in.Body.RefreshToken))
+	tokens, err := s.cfg.Identity.Refresh(ctx, actorOf(ctx), redact.NewString(in.Body.RefreshToken))
 	if err != nil {
 		return nil, refused(err, "The refresh token is not valid any more.", "Log in again.")
 	}
@@ -36,7 +36,7 @@ func (s *Server) Refresh(ctx context.Context, in RefreshRequestObject) (RefreshR
 
 // Logout answers POST /auth/logout.
 func (s *Server) Logout(ctx context.Context, in LogoutRequestObject) (LogoutResponseObject, error) {
-	if err := s.cfg.Identity.Logout(ctx, redact.NewString(in.Body.RefreshToken)); err != nil {
+	if err := s.cfg.Identity.Logout(ctx, actorOf(ctx), redact.NewString(in.Body.RefreshToken)); err != nil {
 		return nil, err
 	}
 	return Logout204Response{}, nil

@@ -13,7 +13,6 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/redact"
-	"github.com/berth-dev/berth/pkg/store"
 )
 
 func TestBootstrapIsIdempotentAndRefusesWeakPasswords(t *testing.T) {
@@ -93,7 +92,7 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 func TestRefreshTokensRotateAndReuseEndsTheFamily(t *testing.T) {
 	w := newWorld(t)
 	first := w.login(t)
-	second, err := w.Refresh(t.Context(), first.Refresh)
+	second, err := w.Refresh(t.Context(), berth.Actor{}, first.Refresh)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,18 +103,18 @@ func TestRefreshTokensRotateAndReuseEndsTheFamily(t *testing.T) {
 		t.Error(err)
 	}
 	// A lost answer: the predecessor is good for a moment more.
-	if _, err := w.Refresh(t.Context(), first.Refresh); err != nil {
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, first.Refresh); err != nil {
 		t.Errorf("within the grace: %v", err)
 	}
-	third, err := w.Refresh(t.Context(), second.Refresh)
+	third, err := w.Refresh(t.Context(), berth.Actor{}, second.Refresh)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.clock.add(store.RefreshGrace + time.Second)
-	if _, err := w.Refresh(t.Context(), first.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
+	w.clock.add(berth.RefreshGrace + time.Second)
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, first.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("reuse: %v", err)
 	}
-	if _, err := w.Refresh(t.Context(), third.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, third.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("the family lives on: %v", err)
 	}
 	if w.logs.FilterMessageSnippet("used twice").Len() == 0 {
@@ -127,21 +126,21 @@ func TestLogoutEndsTheFamily(t *testing.T) {
 	w := newWorld(t)
 	tokens, other := w.login(t), w.login(t)
 	for range 2 {
-		if err := w.Logout(t.Context(), tokens.Refresh); err != nil {
+		if err := w.Logout(t.Context(), berth.Actor{}, tokens.Refresh); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.Refresh(t.Context(), tokens.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, tokens.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("after logout: %v", err)
 	}
-	if _, err := w.Refresh(t.Context(), other.Refresh); err != nil {
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, other.Refresh); err != nil {
 		t.Errorf("another session: %v", err)
 	}
 	for _, junk := range []string{"", "x", strings.Repeat("A", 43), strings.Repeat("x", 10_000)} {
-		if _, err := w.Refresh(t.Context(), redact.NewString(junk)); !errors.Is(err, berth.ErrUnauthenticated) {
+		if _, err := w.Refresh(t.Context(), berth.Actor{}, redact.NewString(junk)); !errors.Is(err, berth.ErrUnauthenticated) {
 			t.Errorf("junk: %v", err)
 		}
-		if err := w.Logout(t.Context(), redact.NewString(junk)); err != nil {
+		if err := w.Logout(t.Context(), berth.Actor{}, redact.NewString(junk)); err != nil {
 			t.Errorf("junk: %v", err)
 		}
 	}
@@ -151,7 +150,7 @@ func TestARefreshTokenExpires(t *testing.T) {
 	w := newWorld(t)
 	tokens := w.login(t)
 	w.clock.add(31 * 24 * time.Hour)
-	if _, err := w.Refresh(t.Context(), tokens.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
+	if _, err := w.Refresh(t.Context(), berth.Actor{}, tokens.Refresh); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -178,7 +177,7 @@ func TestNothingSecretIsLoggedAudited(t *testing.T) {
 	w := newWorld(t)
 	tokens := w.login(t)
 	_, _ = w.Login(t.Context(), identity.Credentials{Name: "typed-password-here", Password: redact.NewString("wrong password")})
-	_, _ = w.Refresh(t.Context(), tokens.Refresh)
+	_, _ = w.Refresh(t.Context(), berth.Actor{}, tokens.Refresh)
 	events, err := w.store.ListAudit(t.Context(), "", "", 0, 100)
 	if err != nil {
 		t.Fatal(err)

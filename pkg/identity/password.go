@@ -10,6 +10,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
+	"github.com/berth-dev/berth/pkg/store"
 )
 
 // Bounds of a password: characters at least, bytes at most.
@@ -56,15 +57,34 @@ func newPasswords() (*passwords, error) {
 	return &passwords{slots: make(chan struct{}, 4), nobody: nobody}, nil
 }
 
+// turn waits for a slot; done gives it back.
+func (p *passwords) turn(ctx context.Context) (done func(), err error) {
+	select {
+	case p.slots <- struct{}{}:
+		return func() { <-p.slots }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// hash is HashPassword in its turn.
+func (p *passwords) hash(ctx context.Context, path string, password redact.String) (redact.String, error) {
+	done, err := p.turn(ctx)
+	if err != nil {
+		return redact.String{}, err
+	}
+	defer done()
+	return HashPassword(path, password)
+}
+
 // match reports whether password is the one of hash. A zero hash never matches
 // and takes as long.
 func (p *passwords) match(ctx context.Context, password, hash redact.String) (bool, error) {
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return false, ctx.Err()
+	done, err := p.turn(ctx)
+	if err != nil {
+		return false, err
 	}
+	defer done()
 	known := !hash.IsZero()
 	if !known {
 		hash = p.nobody
@@ -78,4 +98,92 @@ func (p *passwords) match(ctx context.Context, password, hash redact.String) (bo
 		return false, errors.New("a user's password hash in the database is damaged")
 	}
 	return ok && known, nil
+}
+
+// ChangePassword gives the caller another password, after a look at the current
+// one, and ends its other sessions. Guesses at the current one are slowed down
+// as logins are. A wrong one, and a new one that will not do, are a
+// berth.InvalidError; a user of an issuer is berth.ErrWrongState. A repeat, when
+// the new password is in force already, changes nothing.
+func (s *Service) ChangePassword(ctx context.Context, caller Caller, from berth.Actor, current, next redact.String) error {
+	session := caller.Credential.Session()
+	if session == "" {
+		return berth.ErrLoginNeeded
+	}
+	user, hash, err := s.userWithHash(ctx, caller.User())
+	if err != nil {
+		return err
+	}
+	if err := user.MayHavePassword("", ""); err != nil {
+		return err
+	}
+	hashed, err := s.passwords.hash(ctx, "new_password", next)
+	if err != nil {
+		return err
+	}
+	ok, err := s.guess(ctx, guess{name: user.Name, client: from.Client, hash: hash}, current)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return s.wrongCurrent(ctx, from, user, hash, next)
+	}
+	_, err = s.accounts.SetPassword(ctx, store.SetPasswordParams{Actor: from, User: user.ID, Hash: hashed, Was: hash, KeepSession: session})
+	return err
+}
+
+// wrongCurrent tells the repeat of a call whose answer was lost from a wrong
+// password. What is tried here was counted as a guess.
+func (s *Service) wrongCurrent(ctx context.Context, from berth.Actor, user berth.User, hash, next redact.String) error {
+	repeat, err := s.passwords.match(ctx, next, hash)
+	if err != nil || repeat {
+		return err
+	}
+	if err := s.refuse(ctx, from, user, user.Name); err != nil {
+		return err
+	}
+	return berth.Invalid("current_password", "it is not your password", "type the password that you log in with")
+}
+
+// ResetPassword gives any local user a new password and ends all its sessions.
+// Where the user has that password already, nothing happens: it is a repeat.
+func (s *Service) ResetPassword(ctx context.Context, from berth.Actor, id berth.UserID, password redact.String) error {
+	user, hash, err := s.userWithHash(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := user.MayHavePassword("", ""); err != nil {
+		return err
+	}
+	if same, err := s.passwords.match(ctx, password, hash); err != nil || same {
+		return err
+	}
+	hashed, err := s.passwords.hash(ctx, "password", password)
+	if err != nil {
+		return err
+	}
+	_, err = s.accounts.SetPassword(ctx, store.SetPasswordParams{Actor: from, User: id, Hash: hashed})
+	return err
+}
+
+// AddUser makes a user; without a password it is a service that cannot log in. A
+// bad password is a berth.InvalidError, a taken name berth.ErrExists. once makes
+// it repeatable.
+func (s *Service) AddUser(ctx context.Context, from berth.Actor, user berth.User, password redact.String, once store.Once) (berth.User, error) {
+	p := store.AddUserParams{Actor: from, User: user, Once: once}
+	if !password.IsZero() {
+		var err error
+		if p.PasswordHash, err = s.passwords.hash(ctx, "password", password); err != nil {
+			return berth.User{}, err
+		}
+	}
+	return s.accounts.AddUser(ctx, p)
+}
+
+func (s *Service) userWithHash(ctx context.Context, id berth.UserID) (berth.User, redact.String, error) {
+	user, err := s.accounts.UserByID(ctx, id)
+	if err != nil {
+		return user, redact.String{}, err
+	}
+	return s.accounts.UserByName(ctx, user.Name)
 }

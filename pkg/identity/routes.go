@@ -49,6 +49,7 @@ func (c Caller) User() berth.UserID {
 type Access struct {
 	role   berth.Role
 	public bool
+	login  bool
 }
 
 // Public lets everybody in, without a token.
@@ -56,6 +57,15 @@ func Public() Access { return Access{public: true} }
 
 // AtLeast lets in who has a role that includes role.
 func AtLeast(role berth.Role) Access { return Access{role: role} }
+
+// WithLogin is the same for those who have logged in: API keys are refused.
+func (a Access) WithLogin() Access {
+	a.login = true
+	return a
+}
+
+// NeedsLogin reports whether API keys are refused.
+func (a Access) NeedsLogin() bool { return a.login }
 
 // Role is the least role; "" for a public route.
 func (a Access) Role() berth.Role { return a.role }
@@ -104,8 +114,8 @@ func CallerOf(c echo.Context) (caller Caller, ok bool) {
 }
 
 // Require lets only those in whom the table lets in: no or a bad token is
-// berth.ErrUnauthenticated, a role that is too small berth.ErrForbidden. A
-// route without a row is refused for everybody.
+// berth.ErrUnauthenticated, a role that is too small berth.ErrForbidden, an API
+// key where a login is needed berth.ErrLoginNeeded. A route without a row is refused for everybody.
 func (s *Service) Require(routes Routes) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -126,6 +136,9 @@ func (s *Service) Require(routes Routes) echo.MiddlewareFunc {
 			}
 			if !caller.Can(row.role) {
 				return berth.ErrForbidden
+			}
+			if row.login && caller.Credential.APIKey() != "" {
+				return berth.ErrLoginNeeded
 			}
 			c.Set(callerKey, caller)
 			return next(c)

@@ -18,8 +18,17 @@ func TestTheTableDecidesWhoMayCallWhat(t *testing.T) {
 	w := newWorld(t)
 	f := newForge(t, w)
 	w.fresh(t)
+	users := map[string][2]string{}
+	for _, role := range berth.Roles() {
+		user, session := w.person(t, "a-"+string(role), role)
+		users[string(role)] = [2]string{string(user), session}
+	}
 	token := func(aud, role string) string {
-		return craft(f.private, asJSON(t, f.header, nil), asJSON(t, f.claims, map[string]any{"aud": aud, "roles": []string{role}}))
+		claims := map[string]any{"aud": aud, "roles": []string{role}}
+		if who, ok := users[role]; ok {
+			claims["sub"], claims["sid"] = who[0], who[1]
+		}
+		return craft(f.private, asJSON(t, f.header, nil), asJSON(t, f.claims, claims))
 	}
 	table := identity.Routes{
 		{Method: "GET", Path: "/open"}:      identity.Public(),

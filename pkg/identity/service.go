@@ -2,10 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
-	"errors"
 	"fmt"
 	"time"
 
@@ -149,134 +145,12 @@ func (s *Service) BootstrapAdmin(ctx context.Context, name string, password reda
 	return s.accounts.BootstrapAdmin(ctx, berth.UserID(uuid.Must(uuid.NewV7()).String()), name, hash)
 }
 
-// Tokens are the answer to a login, a refresh or an assertion.
-type Tokens struct {
-	Access redact.String
-	// ExpiresIn is the access token's life.
-	ExpiresIn time.Duration
-	// Refresh is empty for hosts.
-	Refresh redact.String
-	// RefreshExpiresIn is the refresh token's life.
-	RefreshExpiresIn time.Duration
-	// User is zero for hosts.
-	User berth.User
-}
-
-// Credentials of a login.
-type Credentials struct {
-	Name     string
-	Password redact.String
-	// Client is the caller's address; failures are counted by (name, client).
-	Client string
-	// RequestID goes to the audit row.
-	RequestID string
-}
-
-// Login checks a password and starts a family of refresh tokens. Unknown and
-// disabled users and wrong passwords are all berth.ErrUnauthenticated after the
-// same work; too many failures are a berth.TooManyError.
-func (s *Service) Login(ctx context.Context, c Credentials) (Tokens, error) {
-	if !berth.ValidName(c.Name) {
-		return Tokens{}, berth.ErrUnauthenticated // no user has such a name
-	}
-	key := throttleKey{name: c.Name, client: c.Client}
-	if err := s.throttle.begin(key, s.cfg.Now()); err != nil {
-		return Tokens{}, err
-	}
-	user, hash, err := s.accounts.UserByName(ctx, c.Name)
-	if err != nil && !errors.Is(err, berth.ErrNotFound) {
-		return Tokens{}, err
-	}
-	known := err == nil
-	ok, err := s.passwords.match(ctx, c.Password, hash)
-	if err != nil {
-		return Tokens{}, err
-	}
-	actor := berth.Actor{Principal: berth.Principal{Kind: berth.ActorUser, ID: string(user.ID)}, RequestID: c.RequestID}
-	if !ok || !known || user.Disabled {
-		name := c.Name
-		if !known {
-			name = "" // people type passwords into the wrong field
-		}
-		if err := s.accounts.RecordLogin(ctx, actor, name, false); err != nil {
-			return Tokens{}, err
-		}
-		return Tokens{}, berth.ErrUnauthenticated
-	}
-	s.throttle.succeeded(key)
-	t, err := s.startFamily(ctx, user)
-	if err != nil {
-		return Tokens{}, err
-	}
-	if err := s.accounts.RecordLogin(ctx, actor, c.Name, true); err != nil {
-		return Tokens{}, err
-	}
-	return t, nil
-}
-
-func (s *Service) startFamily(ctx context.Context, user berth.User) (Tokens, error) {
-	token, hash, err := newRefreshToken()
-	if err != nil {
-		return Tokens{}, err
-	}
-	err = s.accounts.AddRefreshToken(ctx, store.RefreshToken{
-		Hash: hash, Family: uuid.Must(uuid.NewV7()).String(), User: user.ID, TTL: s.cfg.RefreshTTL,
-	})
-	if err != nil {
-		return Tokens{}, err
-	}
-	return s.answer(user, token)
-}
-
-// Refresh replaces a refresh token and gives a fresh access token. A token that
-// was used before ends its whole family, but for the immediate predecessor
-// within store.RefreshGrace. Every fault is berth.ErrUnauthenticated.
-func (s *Service) Refresh(ctx context.Context, token redact.String) (Tokens, error) {
-	old, ok := hashOf(token)
-	if !ok {
-		return Tokens{}, berth.ErrUnauthenticated
-	}
-	next, hash, err := newRefreshToken()
-	if err != nil {
-		return Tokens{}, err
-	}
-	user, err := s.accounts.RotateRefreshToken(ctx, old, hash, s.cfg.RefreshTTL)
-	switch {
-	case errors.Is(err, berth.ErrUsed):
-		s.cfg.Logger.Warn("a refresh token was used twice; its family is revoked")
-		return Tokens{}, berth.ErrUnauthenticated
-	case errors.Is(err, berth.ErrNotFound), errors.Is(err, berth.ErrExpired):
-		return Tokens{}, berth.ErrUnauthenticated
-	case err != nil:
-		return Tokens{}, err
-	}
-	return s.answer(user, next)
-}
-
-// Logout ends the family of a refresh token; an unknown token is no error.
-func (s *Service) Logout(ctx context.Context, token redact.String) error {
-	hash, ok := hashOf(token)
-	if !ok {
-		return nil
-	}
-	return s.accounts.RevokeRefreshFamily(ctx, hash)
-}
-
-func (s *Service) answer(user berth.User, refresh redact.String) (Tokens, error) {
-	access, err := s.issue(AudiencePeople, string(user.ID), user.Roles)
-	if err != nil {
-		return Tokens{}, err
-	}
-	return Tokens{
-		Access: access, ExpiresIn: s.cfg.AccessTTL, Refresh: refresh, RefreshExpiresIn: s.cfg.RefreshTTL, User: user,
-	}, nil
-}
-
 // accessClaims are the payload of an access token.
 type accessClaims struct {
 	Issuer    string       `json:"iss"`
 	Audience  string       `json:"aud"`
 	Subject   string       `json:"sub"`
+	Session   string       `json:"sid,omitempty"` // of people
 	Roles     []berth.Role `json:"roles"`
 	IssuedAt  int64        `json:"iat"`
 	NotBefore int64        `json:"nbf"`
@@ -284,21 +158,36 @@ type accessClaims struct {
 	ID        string       `json:"jti"`
 }
 
+// issue makes a token without a session: a host's.
 func (s *Service) issue(audience, subject string, roles []berth.Role) (redact.String, error) {
+	return s.issueIn("", audience, subject, roles)
+}
+
+func (s *Service) issueIn(session, audience, subject string, roles []berth.Role) (redact.String, error) {
 	kid, key := s.keys.signing()
 	if key == nil {
 		return redact.String{}, fmt.Errorf("there is no signing key yet: %w", berth.ErrUnavailable)
 	}
 	now := s.cfg.Now()
 	return sign(key, kid, typeAccess, accessClaims{
-		Issuer: s.cfg.Issuer, Audience: audience, Subject: subject, Roles: roles,
+		Issuer: s.cfg.Issuer, Audience: audience, Subject: subject, Session: session, Roles: roles,
 		IssuedAt: now.Unix(), NotBefore: now.Unix(), Expires: now.Add(s.cfg.AccessTTL).Unix(), ID: uuid.NewString(),
 	})
 }
 
-// Verify reads an access token. Every fault is berth.ErrUnauthenticated; keys
-// that could not be read are berth.ErrUnavailable.
+// Verify reads an access token or an API key. Every fault is
+// berth.ErrUnauthenticated; a database that could not be asked is
+// berth.ErrUnavailable.
+//
+// What it costs: a person's token or key is one indexed read of the database a
+// request (of a key, once a minute, also a write), so that a logout, a new
+// password, a disabled user, other roles and a revoked key count at once and in
+// all processes. A host's token costs none: each operation of a host checks its
+// epoch and that it is not revoked.
 func (s *Service) Verify(ctx context.Context, token redact.String) (Caller, error) {
+	if looksLikeAPIKey(token) {
+		return s.verifyAPIKey(ctx, token)
+	}
 	h, err := split(token.Reveal())
 	if err != nil {
 		return Caller{}, err
@@ -317,7 +206,11 @@ func (s *Service) Verify(ctx context.Context, token redact.String) (Caller, erro
 	if _, err := c.within(s.cfg.Now(), MaxAccessTTL, 0); err != nil {
 		return Caller{}, err
 	}
-	return s.caller(c)
+	caller, err := s.caller(c)
+	if err != nil || caller.Kind == berth.ActorHost {
+		return caller, err
+	}
+	return s.inSession(ctx, caller, c)
 }
 
 func (s *Service) caller(c claims) (Caller, error) {
@@ -339,7 +232,7 @@ func (s *Service) caller(c claims) (Caller, error) {
 	}
 	caller := Caller{Principal: berth.Principal{Kind: berth.ActorUser, ID: sub}}
 	if aud == AudienceHosts {
-		caller.Kind = berth.ActorHost
+		caller.Kind, caller.Credential = berth.ActorHost, credentialHost
 	} else if aud != AudiencePeople {
 		return Caller{}, bad("for another audience")
 	}
@@ -352,23 +245,4 @@ func (s *Service) caller(c claims) (Caller, error) {
 		caller.Roles = append(caller.Roles, role)
 	}
 	return caller, nil
-}
-
-func newRefreshToken() (token redact.String, hash [32]byte, err error) {
-	secret := make([]byte, 32)
-	if _, err := rand.Read(secret); err != nil {
-		return redact.String{}, hash, fmt.Errorf("make a refresh token: %w", err)
-	}
-	text := base64.RawURLEncoding.EncodeToString(secret)
-	return redact.NewString(text), sha256.Sum256([]byte(text)), nil
-}
-
-// hashOf is the hash under which a well-formed refresh token is stored.
-func hashOf(token redact.String) ([32]byte, bool) {
-	text := token.Reveal()
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(raw) != 32 || len(text) != 43 {
-		return [32]byte{}, false
-	}
-	return sha256.Sum256([]byte(text)), true
 }

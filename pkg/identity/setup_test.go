@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
@@ -105,6 +107,20 @@ func (w *world) service(t *testing.T, master identity.MasterKey) *identity.Servi
 		t.Fatal(err)
 	}
 	return s
+}
+
+// person is a user with a living session, without a token.
+func (w *world) person(t *testing.T, name string, roles ...berth.Role) (id berth.UserID, session string) {
+	t.Helper()
+	id, session = berth.UserID(uuid.NewString()), uuid.NewString()
+	if err := w.store.CreateUser(t.Context(), berth.Actor{}, berth.User{ID: id, Name: name, Roles: roles}, redact.NewString("hash")); err != nil {
+		t.Fatal(err)
+	}
+	err := w.store.AddRefreshToken(t.Context(), store.RefreshToken{Hash: sha256.Sum256([]byte(session)), Family: session, User: id, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, session
 }
 
 func (w *world) login(t *testing.T) identity.Tokens {

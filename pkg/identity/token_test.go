@@ -30,12 +30,13 @@ type forge struct {
 func newForge(t *testing.T, w *world) forge {
 	t.Helper()
 	kid, private := w.addKey(t)
+	user, session := w.person(t, "viewer", berth.RoleViewer)
 	now := w.clock.Now().Unix()
 	return forge{
 		kid: kid, private: private,
 		header: map[string]any{"alg": "EdDSA", "kid": kid, "typ": "at+jwt"},
 		claims: map[string]any{
-			"iss": "berth", "aud": "berth", "sub": uuid.NewString(), "roles": []string{"viewer"},
+			"iss": "berth", "aud": "berth", "sub": string(user), "sid": session, "roles": []string{"viewer"},
 			"iat": now, "nbf": now, "exp": now + 600, "jti": uuid.NewString(),
 		},
 	}
@@ -67,6 +68,7 @@ func TestAnIssuedTokenNamesItsUser(t *testing.T) {
 func TestForgedTokensAreRefused(t *testing.T) {
 	w := newWorld(t)
 	f := newForge(t, w)
+	other, othersSession := w.person(t, "root", berth.RoleAdmin)
 	verify := w.fresh(t)
 	good := craft(f.private, asJSON(t, f.header, nil), asJSON(t, f.claims, nil))
 	if err := verify(good); err != nil {
@@ -160,6 +162,12 @@ func TestForgedTokensAreRefused(t *testing.T) {
 		"host role for people": claims(map[string]any{"roles": []string{"host"}}),
 		"role for host":        claims(map[string]any{"aud": "berth-agent", "roles": []string{"admin"}}),
 		"host and admin":       claims(map[string]any{"aud": "berth-agent", "roles": []string{"host", "admin"}}),
+		"no session":           claims(map[string]any{"sid": nil}),
+		"a made-up session":    claims(map[string]any{"sid": uuid.NewString()}),
+		"session no id":        claims(map[string]any{"sid": "' OR true --"}),
+		"another's session":    claims(map[string]any{"sub": string(other), "roles": []string{"admin"}}),
+		"another's sub":        claims(map[string]any{"sid": othersSession}),
+		"more roles":           claims(map[string]any{"roles": []string{"viewer", "admin"}}),
 		"too long":             claims(map[string]any{"x": strings.Repeat("x", 5000)}),
 		"too deep":             raw(strings.TrimSuffix(plain, "}") + `,"x":` + strings.Repeat("[", 2000) + strings.Repeat("]", 2000) + "}"),
 	} {
@@ -246,7 +254,12 @@ func TestANewKeyOfAnotherProcessIsFoundAndMadeUpOnesCostNothing(t *testing.T) {
 	if _, err := w.Verify(t.Context(), made); err == nil {
 		t.Error("a made-up key was found")
 	}
-	if _, err := w.Verify(t.Context(), good); err != nil {
+	// Only of a person's token nobody can tell then whether its session lives.
+	if _, err := w.Verify(t.Context(), good); !errors.Is(err, berth.ErrUnavailable) || errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("with the database gone: %v", err)
+	}
+	host := craft(f.private, asJSON(t, f.header, nil), asJSON(t, f.claims, map[string]any{"aud": "berth-agent", "roles": []string{"host"}}))
+	if _, err := w.Verify(t.Context(), redact.NewString(host)); err != nil {
+		t.Errorf("a host with the database gone: %v", err)
 	}
 }

@@ -217,6 +217,7 @@ func kinds() []kind {
 	soon := time.Second
 	return []kind{
 		{berth.ErrUnauthenticated, p(401, protocol.CodeUnauthorised, "Not authenticated", "The call carries no valid credentials.", "Log in again, or send a fresh token as `Authorization: Bearer`."), 0},
+		{berth.ErrLoginNeeded, p(403, CodeForbidden, "Not with an API key", "An API key hands out no credentials and manages no users.", "Log in with a name and a password."), 0},
 		{berth.ErrForbidden, p(403, CodeForbidden, "Not allowed", "Your role does not allow this.", "Ask an administrator for the role that the documentation names."), 0},
 		{berth.ErrNotFound, p(404, protocol.CodeNotFound, "Not found", "It does not exist, or it is not yours to see.", "Check the id or name; a list shows what you may see."), 0},
 		{berth.ErrWrongState, p(409, protocol.CodeWrongState, "Wrong state", "Its state does not allow this.", "Read it again and decide anew."), 0},

@@ -20,6 +20,10 @@ DROP TABLE used_assertions;
 DROP TABLE login_failures;
 DROP TABLE api_keys;
 DROP INDEX refresh_tokens_user;
+DROP INDEX refresh_tokens_living;
+ALTER TABLE refresh_tokens
+    DROP COLUMN parent,
+    DROP COLUMN settled;
 -- Nobody can be them below this version.
 UPDATE users SET disabled = true WHERE issuer IS NOT NULL;
 ALTER TABLE users

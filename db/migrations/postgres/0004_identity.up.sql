@@ -6,7 +6,13 @@ ALTER TABLE users
     ADD COLUMN subject text,
     ADD CHECK ((issuer IS NULL) = (subject IS NULL));
 CREATE UNIQUE INDEX users_external ON users (issuer, subject) WHERE issuer IS NOT NULL;
-CREATE INDEX refresh_tokens_user ON refresh_tokens (user_id);
+
+-- A session lives while one of its tokens is neither rotated nor revoked.
+ALTER TABLE refresh_tokens
+    ADD COLUMN parent  bytea, -- hash of the token that it replaced
+    ADD COLUMN settled boolean NOT NULL DEFAULT false; -- a token that replaced it was rotated in turn
+CREATE INDEX refresh_tokens_living ON refresh_tokens (family) WHERE rotated_at IS NULL AND revoked_at IS NULL;
+CREATE INDEX refresh_tokens_user ON refresh_tokens (user_id) WHERE rotated_at IS NULL AND revoked_at IS NULL;
 
 CREATE TABLE api_keys (
     id           uuid PRIMARY KEY,
@@ -55,12 +61,6 @@ ALTER TABLE audit_events
     ADD COLUMN before     json,
     ADD COLUMN after      json;
 
-CREATE TABLE secrets (
-    name        text PRIMARY KEY,
-    sealed      bytea NOT NULL, -- under the master key, bound to name and version
-    version     integer NOT NULL,
-    description text NOT NULL DEFAULT '',
-    created_at  timestamptz NOT NULL,
 -- Each index costs with every transition. These two cost little: administrative
 -- acts are rare, and one row in five is a person's. Searches by what has no index
 -- walk the newest rows, a bounded number a page. -id, so that a plan that orders
@@ -97,6 +97,12 @@ LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, %1$I, pg_temp AS $b$
 $b$ $f$, current_schema()); END $$;
 REVOKE ALL ON FUNCTION berth_expire_audit FROM PUBLIC;
 
+CREATE TABLE secrets (
+    name        text PRIMARY KEY,
+    sealed      bytea NOT NULL, -- under the master key, bound to name and version
+    version     integer NOT NULL,
+    description text NOT NULL DEFAULT '',
+    created_at  timestamptz NOT NULL,
     updated_at  timestamptz NOT NULL
 );
 

@@ -16,6 +16,9 @@ DROP TABLE used_assertions;
 DROP TABLE login_failures;
 DROP TABLE api_keys;
 DROP INDEX refresh_tokens_user;
+DROP INDEX refresh_tokens_living;
+ALTER TABLE refresh_tokens DROP COLUMN parent;
+ALTER TABLE refresh_tokens DROP COLUMN settled;
 -- Nobody can be them below this version.
 UPDATE users SET disabled = 1 WHERE issuer IS NOT NULL;
 DROP INDEX users_external;

@@ -4,7 +4,12 @@ ALTER TABLE users ADD COLUMN version INTEGER NOT NULL DEFAULT 1; -- of roles and
 ALTER TABLE users ADD COLUMN issuer TEXT; -- of somebody whom another installation knows; password_hash is '' then
 ALTER TABLE users ADD COLUMN subject TEXT;
 CREATE UNIQUE INDEX users_external ON users (issuer, subject) WHERE issuer IS NOT NULL;
-CREATE INDEX refresh_tokens_user ON refresh_tokens (user_id);
+
+-- A session lives while one of its tokens is neither rotated nor revoked.
+ALTER TABLE refresh_tokens ADD COLUMN parent BLOB; -- hash of the token that it replaced
+ALTER TABLE refresh_tokens ADD COLUMN settled INTEGER NOT NULL DEFAULT 0; -- a token that replaced it was rotated in turn
+CREATE INDEX refresh_tokens_living ON refresh_tokens (family) WHERE rotated_at IS NULL AND revoked_at IS NULL;
+CREATE INDEX refresh_tokens_user ON refresh_tokens (user_id) WHERE rotated_at IS NULL AND revoked_at IS NULL;
 
 CREATE TABLE api_keys (
     id           TEXT PRIMARY KEY NOT NULL,
@@ -51,11 +56,6 @@ ALTER TABLE audit_events ADD COLUMN credential TEXT NOT NULL DEFAULT ''; -- sess
 ALTER TABLE audit_events ADD COLUMN before TEXT;
 ALTER TABLE audit_events ADD COLUMN after TEXT;
 
-CREATE TABLE secrets (
-    name        TEXT PRIMARY KEY NOT NULL,
-    sealed      BLOB NOT NULL, -- under the master key, bound to name and version
-    version     INTEGER NOT NULL,
-    description TEXT NOT NULL DEFAULT '',
 -- Each index costs with every transition. These two cost little: administrative
 -- acts are rare, and one row in five is a person's. Searches by what has no index
 -- walk the newest rows, a bounded number a page.
@@ -74,6 +74,11 @@ BEGIN
     SELECT RAISE(ABORT, 'audit rows are kept as they are');
 END;
 
+CREATE TABLE secrets (
+    name        TEXT PRIMARY KEY NOT NULL,
+    sealed      BLOB NOT NULL, -- under the master key, bound to name and version
+    version     INTEGER NOT NULL,
+    description TEXT NOT NULL DEFAULT '',
     created_at  INTEGER NOT NULL,
     updated_at  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;

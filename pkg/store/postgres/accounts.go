@@ -15,7 +15,7 @@ import (
 // system is the actor of what nobody asked for.
 func system() berth.Actor { return berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem}} }
 
-// BootstrapAdmin is documented at store.Accounts.
+// BootstrapAdmin is documented at store.Users.
 func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string, passwordHash redact.String) (created bool, err error) {
 	err = s.write(ctx, "BootstrapAdmin", func(t *tx) error {
 		created, err = t.addUser(system(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, passwordHash)
@@ -24,7 +24,7 @@ func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string
 	return only(created, err)
 }
 
-// CreateUser is documented at store.Accounts.
+// CreateUser is documented at store.Users.
 func (s *Store) CreateUser(ctx context.Context, actor berth.Actor, user berth.User, passwordHash redact.String) error {
 	return s.write(ctx, "CreateUser", func(t *tx) error {
 		created, err := t.addUser(actor, user, passwordHash)
@@ -38,14 +38,27 @@ func (s *Store) CreateUser(ctx context.Context, actor berth.Actor, user berth.Us
 // addUser adds a user unless the name is taken. Where another transaction is
 // adding it just now, the insert waits for its end.
 func (t *tx) addUser(actor berth.Actor, u berth.User, hash redact.String) (bool, error) {
+	u.Roles = berth.SortedRoles(u.Roles)
 	at, ok, err := first(t, column[time.Time], `
-INSERT INTO users (id, name, roles, password_hash, disabled, created_at) VALUES ($1, $2, $3, $4, $5, berth_now())
+INSERT INTO users (id, name, roles, password_hash, disabled, issuer, subject, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, berth_now())
 ON CONFLICT DO NOTHING RETURNING created_at`,
-		uid(u.ID), clean(u.Name), mapped(u.Roles, func(r berth.Role) string { return string(r) }), hash.Reveal(), u.Disabled)
+		uid(u.ID), clean(u.Name), roleTexts(u.Roles), hash.Reveal(), u.Disabled, textOrNull(u.Issuer), textOrNull(u.Subject))
 	if err != nil || !ok {
 		return false, err
 	}
-	return true, t.auditAct(actor, at, berth.AuditUserCreated, "user", string(u.ID), "")
+	action := berth.AuditUserCreated
+	if u.Issuer != "" {
+		action = berth.AuditUserProvisioned
+	}
+	return true, t.auditChange(actor, at, action, "user", string(u.ID), "", u.Facts())
+}
+
+func roleTexts(roles []berth.Role) []string {
+	return mapped(roles, func(r berth.Role) string { return string(r) })
+}
+
+func rolesOf(texts []string) []berth.Role {
+	return mapped(texts, func(r string) berth.Role { return berth.Role(r) })
 }
 
 type userRow struct {
@@ -53,45 +66,51 @@ type userRow struct {
 	hash redact.String
 }
 
-const userColumns = `SELECT id, name, roles, disabled, password_hash FROM users`
+// in is the actor of the user's own act in a session, unless somebody else's is
+// named.
+func (u userRow) in(actor berth.Actor, session string) berth.Actor {
+	return actor.ActorOr(berth.Principal{Kind: berth.ActorUser, ID: string(u.ID)}, berth.SessionCredential(session))
+}
+
+const userColumns = `SELECT id, name, roles, disabled, password_hash, issuer, subject, version, created_at FROM users `
 
 func scanUser(row pgx.CollectableRow) (u userRow, err error) {
 	var hash string
 	var roles []string
-	err = row.Scan(&u.ID, &u.Name, &roles, &u.Disabled, &hash)
-	u.Roles = mapped(roles, func(r string) berth.Role { return berth.Role(r) })
-	u.hash = redact.NewString(hash)
+	err = row.Scan(&u.ID, &u.Name, &roles, &u.Disabled, &hash, nullable(&u.Issuer), nullable(&u.Subject), &u.Version, &u.CreatedAt)
+	u.Roles, u.HasPassword, u.hash = rolesOf(roles), hash != "", redact.NewString(hash)
 	return u, err
 }
 
-// UserByName is documented at store.Accounts.
+// lockUser reads a user under its lock.
+func (t *tx) lockUser(id berth.UserID) (userRow, error) {
+	return found(t, "user", scanUser, userColumns+`WHERE id = $1 FOR NO KEY UPDATE`, uid(id))
+}
+
+// UserByName is documented at store.Users.
 func (s *Store) UserByName(ctx context.Context, name string) (berth.User, redact.String, error) {
 	var u userRow
 	err := s.read(ctx, "UserByName", func(t *tx) (err error) {
-		u, err = found(t, "user", scanUser, userColumns+` WHERE name = $1`, clean(name))
+		u, err = found(t, "user", scanUser, userColumns+`WHERE name = $1`, clean(name))
 		return err
 	})
 	return u.User, u.hash, err
 }
 
-// UserByID is documented at store.Accounts.
+// UserByID is documented at store.Users.
 func (s *Store) UserByID(ctx context.Context, id berth.UserID) (berth.User, error) {
 	var u userRow
 	err := s.read(ctx, "UserByID", func(t *tx) (err error) {
-		u, err = found(t, "user", scanUser, userColumns+` WHERE id = $1`, uid(id))
+		u, err = found(t, "user", scanUser, userColumns+`WHERE id = $1`, uid(id))
 		return err
 	})
 	return u.User, err
 }
 
-// RecordLogin is documented at store.Accounts.
-func (s *Store) RecordLogin(ctx context.Context, actor berth.Actor, name string, ok bool) error {
-	action := berth.AuditLogin
-	if !ok {
-		action = berth.AuditLoginFailed
-	}
-	return s.write(ctx, "RecordLogin", func(t *tx) error {
-		who, known, err := first(t, pgx.RowTo[string], `SELECT id::text FROM users WHERE name = $1`, name)
+// RefuseLogin is documented at store.Users.
+func (s *Store) RefuseLogin(ctx context.Context, actor berth.Actor, name string) error {
+	return s.write(ctx, "RefuseLogin", func(t *tx) error {
+		who, known, err := first(t, pgx.RowTo[string], `SELECT id::text FROM users WHERE name = $1`, clean(name))
 		if err != nil {
 			return err
 		}
@@ -102,6 +121,6 @@ func (s *Store) RecordLogin(ctx context.Context, actor berth.Actor, name string,
 		if err != nil {
 			return err
 		}
-		return t.auditAct(actor, now, action, "user", who, "")
+		return t.auditAct(actor, now, berth.AuditLoginFailed, "user", who, "")
 	})
 }

@@ -133,7 +133,7 @@ func operations() []operation {
 			must(w.tb, err)
 			must(w.tb, w.s.AddRefreshToken(bg(), store.RefreshToken{Hash: hash("1"), Family: w.id(), User: u.ID, TTL: time.Hour}))
 			return func(ctx context.Context) error {
-				_, err := w.s.RotateRefreshToken(ctx, hash("1"), hash("2"), time.Hour)
+				_, _, err := w.s.RotateRefreshToken(ctx, store.RotateParams{Old: hash("1"), Next: hash("2"), TTL: time.Hour})
 				return err
 			}
 		}},

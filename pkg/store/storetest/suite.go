@@ -39,11 +39,15 @@ func Run(t *testing.T, h Harness) {
 		{"Amnesty", amnestyChecks()},
 		{"Sweep", sweepChecks()},
 		{"Order", orderChecks()},
+		{"Audit", auditChecks()},
 		{"Fleet", fleetChecks()},
 		{"Operators", operatorChecks()},
 		{"Health", healthChecks()},
 		{"Contract", contractChecks()},
 		{"Accounts", accountChecks()},
+		{"Sessions", sessionChecks()},
+		{"UserAdmin", userAdminChecks()},
+		{"APIKeys", apiKeyChecks()},
 		{"SigningKeys", signingKeyChecks()},
 		{"Sealed", sealedChecks()},
 		{"Guesses", guessChecks()},
@@ -61,6 +65,7 @@ func Run(t *testing.T, h Harness) {
 			}
 		})
 	}
+	everyActionIsWritten(t)
 }
 
 // in makes a check of a function that works on a world.
