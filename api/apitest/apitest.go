@@ -28,7 +28,7 @@ import (
 	"github.com/berth-dev/berth/pkg/httpapi"
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
-	"github.com/berth-dev/berth/pkg/pgtest"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
@@ -81,7 +81,7 @@ func OnSQLite(tb testing.TB) *Server {
 // OnPostgres starts an API on a database of its own.
 func OnPostgres(tb testing.TB) *Server {
 	tb.Helper()
-	dsn := pgtest.NewDB(tb, pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up})
+	dsn, _ := runtimedb.New(tb)
 	s, err := postgres.Open(tb.Context(), dsn, store.Options{})
 	must(tb, err)
 	return serve(tb, s)

@@ -30,7 +30,7 @@ import (
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/logging"
-	"github.com/berth-dev/berth/pkg/pgtest"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
@@ -91,7 +91,7 @@ func onBoth(t *testing.T, test func(t *testing.T, w *world), options ...option) 
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) { onSQLite(t, test, options...) })
 	t.Run("postgres", func(t *testing.T) {
-		dsn := pgtest.NewDB(t, pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up})
+		dsn, _ := runtimedb.New(t)
 		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return postgres.Open(context.Background(), dsn, o) }, options))
 	})
 }

@@ -131,6 +131,32 @@ const (
 	AuditInputRead        AuditAction = "input.read"
 )
 
+// AuditActions lists the actions above and those of transitions.
+func AuditActions() []AuditAction {
+	all := []AuditAction{
+		AuditUserCreated, AuditLogin, AuditLoginFailed, AuditPoolCreated,
+		AuditEnrolmentCreated, AuditEnrolmentRevoked, AuditHostEnrolled, AuditHostSynced,
+		AuditHostOffline, AuditDeviceAdmin, AuditDeviceUnclean, AuditDeviceCleaned,
+		AuditDeviceHealth, AuditDeviceLabels, AuditDeviceReleased, AuditDeviceMoved,
+		AuditDeviceConflict, AuditHostDrain, AuditHostUndrain, AuditHostRevoked,
+		AuditPoolPaused, AuditPoolResumed, AuditPluginEnabled, AuditPluginDisabled,
+		AuditInputStored, AuditInputExpired, AuditAmnesty, AuditPluginRegistered,
+		AuditKeyCreated, AuditKeyRemoved, AuditUserChanged, AuditUserProvisioned,
+		AuditPasswordChanged, AuditLogout, AuditSessionRevoked, AuditAPIKeyCreated,
+		AuditAPIKeyRevoked, AuditKeyRotationAsked, AuditHostKeyOffered, AuditHostKeyRotated,
+		AuditHostRenamed, AuditResealed, AuditSecretCreated, AuditSecretChanged,
+		AuditSecretDeleted, AuditSecretDelivered, AuditArtifactRead, AuditLogRead,
+		AuditInputRead,
+	}
+	for _, e := range []Event{
+		EventAssigned, EventClaimed, EventCompleted, EventRetried, EventFailed, EventSubmitted, EventStarted, EventQueued, EventReleased,
+		EventCancelRequested, EventCancelled, EventRetriedByHand, EventReprioritised, EventRepaired,
+	} { // EventRenewed is logged alone
+		all = append(all, ActionOf(e))
+	}
+	return all
+}
+
 // ActionOf is the audit action of a transition's event.
 func ActionOf(e Event) AuditAction { return AuditAction("task." + string(e)) }
 

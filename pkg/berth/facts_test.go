@@ -3,6 +3,11 @@ package berth_test
 import (
 	"encoding/json"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -36,5 +41,38 @@ func TestFactsAreBounded(t *testing.T) {
 	}
 	if got["nul"] != "ab" || got["bad"] != "a\uFFFDb" {
 		t.Errorf("texts became %q and %q", got["nul"], got["bad"])
+	}
+}
+
+// TestAuditActionsListsAll: what the list lacks, no test would ask for.
+func TestAuditActionsListsAll(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "event.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || spec.Type == nil {
+			return true
+		}
+		prefix, known := map[string]string{"AuditAction": "", "Event": "task."}[fmt.Sprint(spec.Type)]
+		if !known || len(spec.Values) != 1 {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[prefix+value] = true
+		return true
+	})
+	delete(want, "task.renewed") // logged alone
+	got := map[string]bool{}
+	for _, a := range berth.AuditActions() {
+		got[string(a)] = true
+	}
+	if len(want) < 40 || !maps.Equal(want, got) {
+		t.Errorf("event.go has %d actions, the list %d:\n%v\n%v", len(want), len(got), want, got)
 	}
 }

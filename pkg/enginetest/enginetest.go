@@ -20,7 +20,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/eligibility"
-	"github.com/berth-dev/berth/pkg/pgtest"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
@@ -31,8 +31,11 @@ import (
 // DB is a database of one engine.
 type DB struct {
 	Dialect schema.Dialect
-	// Target is its URL, as schema and storeopen take it.
+	// Target is its URL, as schema and storeopen take it: of Postgres that of the
+	// daemons' role.
 	Target string
+
+	owner string // URL of the one who may do anything
 }
 
 // OnBoth runs a test on a migrated database of each engine.
@@ -45,7 +48,8 @@ func OnBoth(t *testing.T, test func(t *testing.T, db DB)) {
 // SQLite makes a migrated file.
 func SQLite(tb testing.TB) DB {
 	tb.Helper()
-	db := DB{Dialect: schema.SQLite, Target: "sqlite://" + filepath.Join(tb.TempDir(), "berth.db")}
+	target := "sqlite://" + filepath.Join(tb.TempDir(), "berth.db")
+	db := DB{Dialect: schema.SQLite, Target: target, owner: target}
 	if err := schema.Up(context.Background(), db.Target); err != nil {
 		tb.Fatal(err)
 	}
@@ -55,9 +59,8 @@ func SQLite(tb testing.TB) DB {
 // Postgres clones a migrated database.
 func Postgres(tb testing.TB) DB {
 	tb.Helper()
-	return DB{Dialect: schema.Postgres, Target: pgtest.NewDB(tb, pgtest.Template{
-		Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up,
-	})}
+	runtime, owner := runtimedb.New(tb)
+	return DB{Dialect: schema.Postgres, Target: runtime, owner: owner}
 }
 
 // Open opens the engine, without the lock of storeopen; closed with the test.
@@ -84,7 +87,7 @@ func (d DB) Open(tb testing.TB, o store.Options) store.Store {
 // Exec runs statements beside the store: to break things.
 func (d DB) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
-	driver, dsn := "pgx", d.Target
+	driver, dsn := "pgx", d.owner
 	if d.Dialect == schema.SQLite {
 		driver, dsn = "sqlite3", "file:"+strings.TrimPrefix(d.Target, "sqlite://")+"?_busy_timeout=5000&_txlock=immediate"
 	}

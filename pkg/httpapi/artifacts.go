@@ -48,6 +48,13 @@ func (s *Server) GetArtifact(ctx context.Context, in GetArtifactRequestObject) (
 		_ = r.Close()
 		return nil, lost("artifact", errors.New("its size differs"))
 	}
+	if err := s.recordRead(ctx, berth.AuditEvent{
+		Action: berth.AuditArtifactRead, TargetKind: "artifact", TargetID: in.ID, Attempt: a.Attempt, Number: a.Number,
+		After: berth.NewFacts(map[string]string{"name": a.Name, "size": strconv.FormatInt(a.Size, 10)}),
+	}); err != nil {
+		_ = r.Close()
+		return nil, err
+	}
 	return artifactAnswer{artifact: a, bytes: r}, nil
 }
 

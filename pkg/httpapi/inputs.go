@@ -106,6 +106,12 @@ func (s *Server) GetInputContent(ctx context.Context, in GetInputContentRequestO
 		}
 		return nil, lost("input", err)
 	}
+	if err := s.recordPiece(ctx, berth.AuditEvent{
+		Action: berth.AuditInputRead, TargetKind: "input", TargetID: i.Digest, After: berth.NumberFacts("size", i.Size),
+	}); err != nil {
+		_ = content.Close()
+		return nil, err
+	}
 	return contentAnswer{input: i, content: content, request: requestOf(ctx)}, nil
 }
 

@@ -34,6 +34,9 @@ func (s *Server) ReadLog(ctx context.Context, in ReadLogRequestObject) (ReadLogR
 		out, err = s.readLog(ctx, p)
 		return len(out.bytes) > 0 || out.ended, err
 	})
+	if err == nil && len(out.bytes) > 0 {
+		err = s.recordPiece(ctx, berth.AuditEvent{Action: berth.AuditLogRead, TargetKind: "log", TargetID: in.ID, Number: in.Number})
+	}
 	return out, err
 }
 

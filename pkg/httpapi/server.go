@@ -54,6 +54,7 @@ type Server struct {
 	schemas  schemas
 	roles    identity.Routes
 	stopping <-chan struct{}
+	readings readings
 }
 
 // New reads the OpenAPI document and compiles its schemas (about 0.2 s).

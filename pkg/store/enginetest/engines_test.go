@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/berth-dev/berth/pkg/pgtest"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
 	"github.com/berth-dev/berth/pkg/store/postgres"
@@ -18,11 +18,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func onPostgres() storetest.Harness {
-	template := pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up}
 	return storetest.Harness{
 		Name: "postgres",
 		Fresh: func(tb testing.TB) storetest.Database {
-			dsn := pgtest.NewDB(tb, template)
+			dsn, _ := runtimedb.New(tb)
 			return storetest.Database{Open: func(_ testing.TB, opts store.Options) (store.Store, error) {
 				return postgres.Open(context.Background(), dsn, opts)
 			}}

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/berth-dev/berth/pkg/pgtest"
-	"github.com/berth-dev/berth/pkg/schema"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/store"
 	"github.com/berth-dev/berth/pkg/store/postgres"
 	"github.com/berth-dev/berth/pkg/store/storetest"
@@ -34,9 +34,9 @@ func newDB(tb testing.TB) string {
 	return pgtest.NewDB(tb, template())
 }
 
-func template() pgtest.Template {
-	return pgtest.Template{Fingerprint: "schema-" + schema.Digest(schema.Postgres), Migrate: schema.Up}
-}
+// template is one that every store here opens as the daemons' role, so that what
+// passes needs no more rights than that has.
+func template() pgtest.Template { return runtimedb.Template() }
 
 // recycled are databases that subtests hand on, emptied: a clone for each of
 // the suite's many hundred subtests would take longer than the suite.
@@ -69,6 +69,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	}
 	defer conn.Close(ctx)
 	var sql strings.Builder
+	sql.WriteString("ALTER TABLE audit_events DISABLE TRIGGER USER;")
 	for _, table := range []string{
 		"secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
 		"task_inputs", "input_owners", "inputs", "input_parts", "input_uploads",
@@ -76,6 +77,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	} {
 		sql.WriteString("DELETE FROM " + table + ";")
 	}
+	sql.WriteString("ALTER TABLE audit_events ENABLE TRIGGER USER;")
 	sql.WriteString("DELETE FROM amnesties; UPDATE marks SET at = NULL, gap_from = NULL, gap_to = NULL;")
 	sql.WriteString("DELETE FROM pools WHERE name <> 'default'")
 	if _, err := conn.Exec(ctx, sql.String()); err != nil {
@@ -107,7 +109,7 @@ func harness(t *testing.T) storetest.Harness {
 			tb.Cleanup(func() { databases.giveBack(tb, dsn) })
 			return storetest.Database{
 				Open: func(tb testing.TB, opts store.Options) (store.Store, error) {
-					s, err := postgres.Open(context.Background(), dsn, opts)
+					s, err := postgres.Open(context.Background(), runtimedb.As(tb, dsn), opts)
 					if err != nil {
 						return nil, err
 					}

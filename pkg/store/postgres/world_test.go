@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 	"github.com/berth-dev/berth/pkg/store/postgres"
@@ -64,7 +65,7 @@ func install(t *testing.T, dsn string, n int) *installation {
 
 func (w *installation) open(dsn string, hook func(context.Context, string, int) error) *postgres.Store {
 	w.t.Helper()
-	s, err := postgres.Open(context.Background(), dsn, store.Options{Clock: w.clock, BeforeStatement: hook})
+	s, err := postgres.Open(context.Background(), runtimedb.As(w.t, dsn), store.Options{Clock: w.clock, BeforeStatement: hook})
 	w.must(err)
 	w.t.Cleanup(func() {
 		w.must(s.Close())

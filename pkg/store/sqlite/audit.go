@@ -49,8 +49,10 @@ func auditAt(t *tx, when time.Time, e berth.AuditEvent) error {
 		e.Actor.Client, e.Actor.Credential, null(e.Before), null(e.After))
 }
 
-const auditSelect = `SELECT id, at, actor_kind, actor_id, request_id, action, target_kind, target_id, attempt_id, number,
-	device_id, host_id, from_state, to_state, outcome, reason, client, credential, before, after FROM audit_events `
+const auditColumns = `id, at, actor_kind, actor_id, request_id, action, target_kind, target_id, attempt_id, number,
+	device_id, host_id, from_state, to_state, outcome, reason, client, credential, before, after`
+
+const auditSelect = "SELECT " + auditColumns + " FROM audit_events "
 
 // ListAudit implements store.Audit.
 func (s *Store) ListAudit(ctx context.Context, targetKind, targetID string, after int64, limit int) (events []berth.AuditEvent, err error) {

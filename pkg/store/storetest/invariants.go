@@ -368,6 +368,7 @@ func (w *world) checkTransition(tr berth.Transition) {
 func (w *world) checkContent() {
 	w.t.Helper()
 	for _, row := range w.audit("", "") {
+		note(w, row)
 		if hasMarker(fmt.Sprintf("%+v", row)) {
 			w.t.Errorf("I12: content in audit row %d (%s)", row.ID, row.Action)
 		}
