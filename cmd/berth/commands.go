@@ -19,6 +19,8 @@ func constructors() []func(*cli) *cobra.Command {
 		newHostCommand,
 		newPoolCommand,
 		newPluginCommand,
+		newSigningKeyCommand,
+		newMasterKeyCommand,
 		newMigrateCommand,
 		newHealthcheckCommand,
 		newVersionCommand,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/leasekeeper"
@@ -24,6 +25,7 @@ const (
 	prefixPromote            = "BERTH_LOOP_PROMOTE"
 	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
 	prefixLostTasks          = "BERTH_LOOP_LOST_TASKS"
+	prefixGuesses            = "BERTH_LOOP_GUESSES"
 )
 
 // SchedulerLoops of a process that schedules.
@@ -44,12 +46,14 @@ type KeeperLoops struct {
 	Reap        Loop `envPrefix:"BERTH_LOOP_REAP_"`
 	SilentHosts Loop `envPrefix:"BERTH_LOOP_SILENT_HOSTS_"`
 	LostTasks   Loop `envPrefix:"BERTH_LOOP_LOST_TASKS_"`
+	Guesses     Loop `envPrefix:"BERTH_LOOP_GUESSES_"`
 }
 
 func (l KeeperLoops) validate(f *berth.Faults) {
 	l.Reap.validate(prefixReap, f)
 	l.SilentHosts.validate(prefixSilent, f)
 	l.LostTasks.validate(prefixLostTasks, f)
+	l.Guesses.validate(prefixGuesses, f)
 }
 
 // validateReap holds the sweep against the leases: one that may come later than
@@ -138,6 +142,12 @@ type API struct {
 	Listen string `env:"BERTH_LISTEN" about:"public address"`
 	// MasterKey seals what is secret in the database.
 	MasterKey redact.String `env:"BERTH_MASTER_KEY" about:"32 bytes in hex that seal what is secret in the database"`
+	// OldMasterKeys open what is still sealed under them: a list.
+	OldMasterKeys redact.String `env:"BERTH_MASTER_KEY_OLD" about:"master keys that open what is still sealed under them, one a line or joined by commas"`
+	// SigningKeyMaxAge is the age from which a new signing key is made.
+	SigningKeyMaxAge time.Duration `env:"BERTH_SIGNING_KEY_MAX_AGE" about:"age from which a new signing key is made (default 2160h)"`
+	// IssuersFile names the external issuers whose tokens are taken.
+	IssuersFile string `env:"BERTH_ISSUERS_FILE" about:"JSON file with the external OIDC issuers whose tokens are taken"`
 	// AdminName and AdminPassword make the first user; without a password none
 	// is made.
 	AdminName     string        `env:"BERTH_ADMIN_NAME" about:"name of the first administrator"`
@@ -202,6 +212,9 @@ func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
 	validAddress("BERTH_LISTEN", c.Listen, f)
 	if c.MasterKey.IsZero() {
 		f.Add("BERTH_MASTER_KEY", "missing", "put 32 random bytes in hex into a file (openssl rand -hex 32) and name it in BERTH_MASTER_KEY_FILE; every API process needs the same")
+	}
+	if c.SigningKeyMaxAge != 0 && c.SigningKeyMaxAge < time.Hour {
+		f.Add("BERTH_SIGNING_KEY_MAX_AGE", fmt.Sprintf("%v is too short", c.SigningKeyMaxAge), "use at least 1h")
 	}
 	c.Blobs.validate(f)
 	c.BlobLoops.validate(f)

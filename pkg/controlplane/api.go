@@ -47,11 +47,17 @@ func (p *Process) API(c config.API, version string) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BERTH_MASTER_KEY: %w", err)
 	}
+	old, err := identity.ParseMasterKeys(c.OldMasterKeys.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("BERTH_MASTER_KEY_OLD: %w", err)
+	}
 	blobs, err := p.OpenBlobs(context.Background(), c.Blobs)
 	if err != nil {
 		return nil, err
 	}
-	ids, err := identity.New(p.Store, p.Store, identity.Config{MasterKey: key, Logger: p.Log})
+	ids, err := identity.New(p.Store, p.Store, identity.Config{
+		MasterKey: key, OldMasterKeys: old, SigningKeyMaxAge: c.SigningKeyMaxAge, Logger: p.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +115,14 @@ func (a *API) route(version string) error {
 // Components prepare the database as soon as it will do, and serve. bound, if
 // set, is told the public address.
 func (a *API) Components(bound func(net.Addr)) []daemon.Component {
-	return []daemon.Component{a.preparation(), a.server(bound)}
+	return []daemon.Component{a.preparation(), a.keys(), a.server(bound)}
+}
+
+// keys is the loop that follows the signing keys.
+func (a *API) keys() daemon.Component {
+	return daemon.NewLoop(daemon.LoopConfig{
+		Name: "signing_keys", Interval: identity.KeysEvery, Log: a.p.Log, Metrics: a.p.Loops, Gate: a.gate, RunOnce: a.identity.TendKeys,
+	}).Component()
 }
 
 // preparation is a loop that ends its work with the first round that succeeds.

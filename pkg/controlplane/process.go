@@ -126,8 +126,8 @@ func (p *Process) Leasekeeper(c config.KeeperLoops) []daemon.Component {
 		Store: p.Store, Instance: p.Instance, Log: p.Log, Metrics: leasekeeper.NewMetrics(p.Registry),
 	})
 	return k.Components(leasekeeper.LoopsConfig{
-		ReapInterval: c.Reap.Interval, HostsInterval: c.SilentHosts.Interval, LostTasksInterval: c.LostTasks.Interval,
-		ReapDisabled: c.Reap.Disabled, HostsDisabled: c.SilentHosts.Disabled, LostTasksDisabled: c.LostTasks.Disabled,
+		ReapInterval: c.Reap.Interval, HostsInterval: c.SilentHosts.Interval, LostTasksInterval: c.LostTasks.Interval, GuessesInterval: c.Guesses.Interval,
+		ReapDisabled: c.Reap.Disabled, HostsDisabled: c.SilentHosts.Disabled, LostTasksDisabled: c.LostTasks.Disabled, GuessesDisabled: c.Guesses.Disabled,
 		Gate: p.Gate, Metrics: p.Loops, RoundGrace: p.roundGrace(),
 	})
 }

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
@@ -44,6 +45,19 @@ func ParseMasterKey(text string) (MasterKey, error) {
 		}
 	}
 	return MasterKey{}, errors.New("the master key is not 32 bytes in hex or base64; make one with: openssl rand -hex 32")
+}
+
+// ParseMasterKeys reads a list of master keys, separated by commas or white
+// space, such as a file with one a line. Without any the list is empty.
+func ParseMasterKeys(text string) (keys []MasterKey, err error) {
+	for _, field := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || unicode.IsSpace(r) }) {
+		key, err := ParseMasterKey(field)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key)
+	}
+	return keys, nil
 }
 
 // LoadMasterKey reads a master key from a file.

@@ -33,14 +33,23 @@ const (
 	DefaultHostsInterval = 5 * time.Second
 	// DefaultLostTasksInterval is between two pages of the sweep for lost tasks, ± 20 %.
 	DefaultLostTasksInterval = 5 * time.Second
+	// DefaultGuessesInterval is between two sweeps of failed logins and used
+	// assertions, ± 20 %.
+	DefaultGuessesInterval = time.Minute
 	// sweepPage is how many tasks one page has: a million are seen in under two hours.
 	sweepPage  = 1000
 	loopJitter = 0.2
 )
 
+// Store is what a Keeper sweeps.
+type Store interface {
+	store.Keeping
+	store.Guesses
+}
+
 // Config of a Keeper. Store is required.
 type Config struct {
-	Store store.Keeping
+	Store Store
 	// Instance names this process in the audit trail.
 	Instance string
 	// Batch bounds one store call; 0: DefaultBatch.
@@ -143,10 +152,25 @@ func (k *Keeper) SilentHostsOnce(ctx context.Context) error {
 	return nil
 }
 
+// GuessesOnce forgets failed logins and used assertions that no longer count, in
+// batches.
+func (k *Keeper) GuessesOnce(ctx context.Context) error {
+	for range maxBatches {
+		n, err := k.c.Store.SweepGuesses(ctx, k.c.Batch)
+		if err != nil {
+			return fmt.Errorf("sweep failed logins: %w", err)
+		}
+		if n < k.c.Batch || ctx.Err() != nil {
+			break
+		}
+	}
+	return ctx.Err()
+}
+
 // LoopsConfig says how the loops run. Zero intervals are the defaults.
 type LoopsConfig struct {
-	ReapInterval, HostsInterval, LostTasksInterval time.Duration
-	ReapDisabled, HostsDisabled, LostTasksDisabled bool
+	ReapInterval, HostsInterval, LostTasksInterval, GuessesInterval time.Duration
+	ReapDisabled, HostsDisabled, LostTasksDisabled, GuessesDisabled bool
 	// Gate shuts the loops while the schema will not do; nil: never.
 	Gate    daemon.Gate
 	Metrics *daemon.LoopMetrics
@@ -169,6 +193,7 @@ func (k *Keeper) Components(c LoopsConfig) []daemon.Component {
 		loop("reap", c.ReapInterval, DefaultReapInterval, c.ReapDisabled, k.ReapOnce),
 		loop("silent_hosts", c.HostsInterval, DefaultHostsInterval, c.HostsDisabled, k.SilentHostsOnce),
 		loop("lost_tasks", c.LostTasksInterval, DefaultLostTasksInterval, c.LostTasksDisabled, k.LostTasksOnce),
+		loop("guesses", c.GuessesInterval, DefaultGuessesInterval, c.GuessesDisabled, k.GuessesOnce),
 	}
 }
 

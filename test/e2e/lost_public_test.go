@@ -21,6 +21,7 @@ func lostPublicCases() map[string]lostCase {
 		"POST /api/v1/tasks/:id/retry":        lostRetry,
 		"POST /api/v1/enrolment-tokens":       lostCreateToken,
 		"DELETE /api/v1/enrolment-tokens/:id": lostRevokeToken,
+		"POST /api/v1/signing-keys/rotate":    lostRotateSigningKey,
 	}
 }
 
@@ -121,6 +122,13 @@ func lostCreateToken(w *lostWorld) lostCall {
 	c := w.admin(http.MethodPost, "/api/v1/enrolment-tokens", client.EnrolmentTokenSpec{HostNamePattern: pattern}).keyed()
 	c.effect = "SELECT count(*) FROM enrolment_tokens WHERE pattern = '" + pattern + "'"
 	return c // the same token, too
+}
+
+func lostRotateSigningKey(w *lostWorld) lostCall {
+	c := w.admin(http.MethodPost, "/api/v1/signing-keys/rotate", nil).keyed()
+	c.effect = "SELECT count(*) FROM signing_keys"
+	c.differs = []string{"signing_keys"} // as they are then: the new one may sign by now
+	return c
 }
 
 func lostRevokeToken(w *lostWorld) lostCall {
