@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -56,7 +56,7 @@ func (s *Service) verifyAssertion(ctx context.Context, from berth.Actor, token s
 	if err != nil {
 		return "", err
 	}
-	if err := s.judgeAssertion(c, host); err != nil {
+	if err := s.judgeAssertion(ctx, c, host); err != nil {
 		return "", err
 	}
 	if bytes.Equal(key, keys.Current) {
@@ -65,7 +65,7 @@ func (s *Service) verifyAssertion(ctx context.Context, from berth.Actor, token s
 	return host, s.promote(ctx, from, host, key)
 }
 
-func (s *Service) judgeAssertion(c claims, host berth.HostID) error {
+func (s *Service) judgeAssertion(ctx context.Context, c claims, host berth.HostID) error {
 	if err := s.judgeHost(c, host); err != nil {
 		return err
 	}
@@ -78,7 +78,12 @@ func (s *Service) judgeAssertion(c claims, host berth.HostID) error {
 	if err != nil || len(jti) < 8 || len(jti) > 128 {
 		return bad("jti is missing or has no 8 to 128 characters")
 	}
-	return s.replays.note(host, jti, exp.Add(leeway), now)
+	// One use for all processes; only enrolled hosts come here.
+	err = s.accounts.UseAssertion(ctx, host, jti, exp.Add(leeway).Sub(now))
+	if errors.Is(err, berth.ErrUsed) {
+		return bad("used before")
+	}
+	return err
 }
 
 // unverifiedIssuer reads whose key a token must be verified with.
@@ -112,33 +117,4 @@ func NewAssertion(key ed25519.PrivateKey, host berth.HostID, audience string, no
 		return redact.String{}, fmt.Errorf("assertion: %w", err)
 	}
 	return t, nil
-}
-
-// replays remembers the assertions that were used, until they expire. Only
-// enrolled hosts can fill it.
-type replays struct {
-	mu   sync.Mutex
-	seen map[string]time.Time
-	next time.Time // when to look for expired ones
-}
-
-func newReplays() *replays { return &replays{seen: map[string]time.Time{}} }
-
-func (r *replays) note(host berth.HostID, jti string, until, now time.Time) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now.After(r.next) {
-		for k, end := range r.seen {
-			if now.After(end) {
-				delete(r.seen, k)
-			}
-		}
-		r.next = now.Add(MaxAssertionTTL)
-	}
-	key := string(host) + " " + jti
-	if _, ok := r.seen[key]; ok {
-		return bad("used before")
-	}
-	r.seen[key] = until
-	return nil
 }

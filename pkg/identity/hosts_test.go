@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +74,38 @@ func TestAnAssertionGivesAHostsToken(t *testing.T) {
 	}
 	if _, err := w.Verify(t.Context(), assertion); !errors.Is(err, berth.ErrUnauthenticated) {
 		t.Errorf("an assertion as access token: %v", err)
+	}
+}
+
+// Many processes, many times: an assertion is good once.
+func TestAnAssertionIsUsedOnceByAllProcesses(t *testing.T) {
+	w := newWorld(t)
+	host, key := w.enrol(t, "lab-1")
+	services := []*identity.Service{w.Service, w.service(t, w.master), w.service(t, w.master)}
+	for _, s := range services {
+		if err := s.Open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	assertion, err := identity.NewAssertion(key, host, w.TokenAudience(), w.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var good atomic.Int32
+	for i := range 12 {
+		wg.Go(func() {
+			switch _, err := services[i%len(services)].HostToken(t.Context(), berth.Actor{}, assertion); {
+			case err == nil:
+				good.Add(1)
+			case !errors.Is(err, berth.ErrUnauthenticated):
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := good.Load(); n != 1 {
+		t.Errorf("good %d times", n)
 	}
 }
 

@@ -95,17 +95,22 @@ type Hosts interface {
 // several goroutines. It runs nothing in the background.
 type Service struct {
 	cfg       Config
-	accounts  store.Accounts
+	accounts  Accounts
 	hosts     Hosts
 	vault     vault
 	keys      *keyring
 	passwords *passwords
 	throttle  *throttle
-	replays   *replays
+}
+
+// Accounts is what the service asks about people, keys and guesses.
+type Accounts interface {
+	store.Accounts
+	store.Guesses
 }
 
 // New makes a service. Call Open before use.
-func New(accounts store.Accounts, hosts Hosts, cfg Config) (*Service, error) {
+func New(accounts Accounts, hosts Hosts, cfg Config) (*Service, error) {
 	if err := cfg.normalise(); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
@@ -115,8 +120,9 @@ func New(accounts store.Accounts, hosts Hosts, cfg Config) (*Service, error) {
 	}
 	v := vault{current: cfg.MasterKey, old: cfg.OldMasterKeys}
 	return &Service{
-		cfg: cfg, accounts: accounts, hosts: hosts, vault: v, passwords: p, throttle: newThrottle(), replays: newReplays(),
-		keys: &keyring{store: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge, now: cfg.Now, log: cfg.Logger},
+		cfg: cfg, accounts: accounts, hosts: hosts, vault: v, passwords: p,
+		throttle: &throttle{guesses: accounts, master: cfg.MasterKey},
+		keys:     &keyring{store: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge, now: cfg.Now, log: cfg.Logger},
 	}, nil
 }
 

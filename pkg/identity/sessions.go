@@ -92,14 +92,14 @@ type guess struct {
 // a *berth.TooManyError.
 func (s *Service) guess(ctx context.Context, g guess, password redact.String) (bool, error) {
 	key := throttleKey{name: g.name, client: g.client}
-	if err := s.throttle.begin(key, s.cfg.Now()); err != nil {
+	if err := s.throttle.begin(ctx, key); err != nil {
 		return false, err
 	}
 	ok, err := s.passwords.match(ctx, password, g.hash)
-	if ok {
-		s.throttle.succeeded(key)
+	if ok && err == nil {
+		err = s.throttle.succeeded(ctx, key)
 	}
-	return ok, err
+	return ok && err == nil, err
 }
 
 // startSession gives the first tokens to a user whose password was checked

@@ -1,90 +1,61 @@
 package identity
 
 import (
-	"sync"
-	"time"
+	"context"
+	"net/netip"
 
-	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/store"
 )
 
-const (
-	// freeFailures may follow each other before waiting begins.
-	freeFailures = 5
-	// firstWait doubles with each further failure, up to longestWait.
-	firstWait   = 2 * time.Second
-	longestWait = time.Minute
-	// forgetAfter is how long a failure counts.
-	forgetAfter = 15 * time.Minute
-	// maxTracked bounds the memory.
-	maxTracked = 10_000
-)
-
-// throttle slows down those who guess passwords: it counts failures by user
-// name and client, in this process.
+// throttle slows down those who guess passwords, for all processes together;
+// berth.LoginCounts has the rule.
 type throttle struct {
-	mu      sync.Mutex
-	entries map[throttleKey]*failures
+	guesses store.Guesses
+	master  MasterKey
 }
 
+// throttleKey is an attempt under a name from a client's address.
 type throttleKey struct{ name, client string }
 
-type failures struct {
-	count int
-	last  time.Time
-	until time.Time
+// begin counts the attempt as failed, and refuses it while waiting is asked
+// (berth.TooManyError); a success takes the count back ([throttle.succeeded]).
+func (t *throttle) begin(ctx context.Context, k throttleKey) error {
+	name, err := t.hash(k.name)
+	if err != nil {
+		return err
+	}
+	return t.guesses.CountLogin(ctx, name, network(k.client))
 }
 
-func newThrottle() *throttle { return &throttle{entries: map[throttleKey]*failures{}} }
-
-// begin counts the attempt as failed and refuses it while waiting is asked; a
-// success takes the count back ([throttle.succeeded]). Counting first keeps
-// attempts at the same instant from passing together.
-func (t *throttle) begin(k throttleKey, now time.Time) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := t.entries[k]
-	if f == nil || now.Sub(f.last) > forgetAfter {
-		t.makeRoom(now)
-		f = &failures{}
-		t.entries[k] = f
+// succeeded takes the failure back, and remembers that the client knows the
+// password.
+func (t *throttle) succeeded(ctx context.Context, k throttleKey) error {
+	name, err := t.hash(k.name)
+	if err != nil {
+		return err
 	}
-	if now.Before(f.until) {
-		return &berth.TooManyError{RetryAfter: f.until.Sub(now)}
-	}
-	f.count++
-	f.last = now
-	if over := f.count - freeFailures; over >= 0 {
-		wait := longestWait
-		if over < 5 {
-			wait = min(firstWait<<over, longestWait)
-		}
-		f.until = now.Add(wait)
-	}
-	return nil
+	return t.guesses.ForgetLogins(ctx, name, network(k.client))
 }
 
-// succeeded forgets the failures.
-func (t *throttle) succeeded(k throttleKey) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.entries, k)
-}
+// hash is under a key: people type passwords into the field of the name. Under
+// another master key the counts begin anew.
+func (t *throttle) hash(name string) ([32]byte, error) { return t.master.derive("login name", name) }
 
-// makeRoom drops what is over, and, when that is not enough, a tenth of all:
-// which ones is left to chance, so that a flood costs little and cannot choose.
-func (t *throttle) makeRoom(now time.Time) {
-	if len(t.entries) < maxTracked {
-		return
+// network is what stands for a client: its IPv4 address, or the 64 bits of an
+// IPv6 address that its network has in common, because one machine has as many
+// addresses in there as it likes.
+func network(client string) string {
+	addr, err := netip.ParseAddr(client)
+	if err != nil {
+		return "client " + client // never empty
 	}
-	for k, f := range t.entries {
-		if now.Sub(f.last) > forgetAfter {
-			delete(t.entries, k)
-		}
+	addr = addr.Unmap().WithZone("")
+	if addr.Is4() {
+		return addr.String()
 	}
-	for k := range t.entries {
-		if len(t.entries) <= maxTracked*9/10 {
-			return
-		}
-		delete(t.entries, k)
+	prefix, err := addr.Prefix(64)
+	if err != nil {
+		return "client " + client
 	}
+	return prefix.String()
 }
