@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/caarlos0/env/v11"
 
@@ -17,22 +18,26 @@ import (
 
 // config is what the agent is told by its environment and its flags; flags win.
 type config struct {
-	Server        string   `env:"BERTH_SERVER" about:"as --server"`
-	StateDir      string   `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent" about:"as --state-dir"`
-	StateRoot     string   `env:"BERTH_STATE_ROOT" about:"as --state-root"`
-	Name          string   `env:"BERTH_HOST_NAME" about:"as --name"`
-	TokenFile     string   `env:"BERTH_ENROLMENT_TOKEN_FILE" about:"as --enrolment-token-file; or BERTH_ENROLMENT_TOKEN, the token itself"`
-	EnrolmentDir  string   `env:"BERTH_ENROLMENT_DIR" about:"as --enrolment-dir"`
-	AdminListen   string   `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714" about:"as --admin-listen"`
-	LogLevel      string   `env:"BERTH_LOG_LEVEL" envDefault:"info" about:"as --log-level"`
-	Processes     int      `env:"BERTH_PROCESS_SLOTS" envDefault:"2" about:"as --process-slots"`
-	Browsers      int      `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2" about:"as --browser-contexts"`
-	ChromiumPath  string   `env:"BERTH_CHROMIUM_PATH" about:"as --chromium"`
-	Commands      []string `env:"BERTH_COMMANDS" about:"as --command, joined by commas"`
-	Labels        []string `env:"BERTH_LABELS" about:"as --label, joined by commas"`
-	InputCacheMiB int      `env:"BERTH_INPUT_CACHE_MIB" envDefault:"10240" about:"as --input-cache-mib"`
-	AllowLoopback bool     `env:"BERTH_ALLOW_LOOPBACK" about:"true: as --allow-loopback"`
-	AllowHosts    []string `env:"BERTH_ALLOW_HOSTS" about:"as --allow-host, joined by commas"`
+	Server        string        `env:"BERTH_SERVER" about:"as --server"`
+	StateDir      string        `env:"BERTH_STATE_DIR" envDefault:"/var/lib/berth/hostagent" about:"as --state-dir"`
+	StateRoot     string        `env:"BERTH_STATE_ROOT" about:"as --state-root"`
+	Name          string        `env:"BERTH_HOST_NAME" about:"as --name"`
+	TokenFile     string        `env:"BERTH_ENROLMENT_TOKEN_FILE" about:"as --enrolment-token-file; or BERTH_ENROLMENT_TOKEN, the token itself"`
+	EnrolmentDir  string        `env:"BERTH_ENROLMENT_DIR" about:"as --enrolment-dir"`
+	AdminListen   string        `env:"BERTH_ADMIN_LISTEN" envDefault:"127.0.0.1:7714" about:"as --admin-listen"`
+	LogLevel      string        `env:"BERTH_LOG_LEVEL" envDefault:"info" about:"as --log-level"`
+	Processes     int           `env:"BERTH_PROCESS_SLOTS" envDefault:"2" about:"as --process-slots"`
+	Browsers      int           `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2" about:"as --browser-contexts"`
+	ChromiumPath  string        `env:"BERTH_CHROMIUM_PATH" about:"as --chromium"`
+	Commands      []string      `env:"BERTH_COMMANDS" about:"as --command, joined by commas"`
+	Labels        []string      `env:"BERTH_LABELS" about:"as --label, joined by commas"`
+	InputCacheMiB int           `env:"BERTH_INPUT_CACHE_MIB" envDefault:"10240" about:"as --input-cache-mib"`
+	KeyMaxAge     time.Duration `env:"BERTH_KEY_MAX_AGE" envDefault:"720h" about:"as --key-max-age"`
+	CAFile        string        `env:"BERTH_CA_FILE" about:"as --ca-file"`
+	CertFile      string        `env:"BERTH_CLIENT_CERT_FILE" about:"as --client-cert-file"`
+	ClientKeyFile string        `env:"BERTH_CLIENT_KEY_FILE" about:"as --client-key-file"`
+	AllowLoopback bool          `env:"BERTH_ALLOW_LOOPBACK" about:"true: as --allow-loopback"`
+	AllowHosts    []string      `env:"BERTH_ALLOW_HOSTS" about:"as --allow-host, joined by commas"`
 
 	token  redact.String
 	labels map[string]string
@@ -71,6 +76,9 @@ func parse(args, environ []string, stderr io.Writer) (config, error) {
 	if c.InputCacheMiB < 1 {
 		f.Add("input-cache-mib", "a cache of inputs needs room", "pass the MiB of disk that it may take, for example --input-cache-mib 10240")
 	}
+	if c.KeyMaxAge < 0 || c.KeyMaxAge > 0 && c.KeyMaxAge < time.Hour {
+		f.Add("key-max-age", fmt.Sprintf("%v is out of range", c.KeyMaxAge), "pass at least 1h, for example --key-max-age 720h, or 0 to change the key when an administrator asks alone")
+	}
 	c.labels = map[string]string{}
 	for _, l := range c.Labels {
 		k, v, ok := strings.Cut(l, "=")
@@ -98,6 +106,10 @@ func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.StringVar(&c.ChromiumPath, "chromium", c.ChromiumPath, "the browser (default: the first one found in PATH)")
 	fs.IntVar(&c.InputCacheMiB, "input-cache-mib", c.InputCacheMiB, "MiB in the state directory for inputs of tasks, kept for the next task that brings the same")
 	fs.BoolVar(&c.AllowLoopback, "allow-loopback", c.AllowLoopback, "let pages on loopback addresses be opened")
+	fs.DurationVar(&c.KeyMaxAge, "key-max-age", c.KeyMaxAge, "age from which the host's key is changed unasked; 0: never")
+	fs.StringVar(&c.CAFile, "ca-file", c.CAFile, "PEM file with the only authorities whose certificates the API may show (default: the system's)")
+	fs.StringVar(&c.CertFile, "client-cert-file", c.CertFile, "PEM file with the certificate that this host shows to the API, where it asks for one")
+	fs.StringVar(&c.ClientKeyFile, "client-key-file", c.ClientKeyFile, "PEM file with the private key of that certificate")
 	list(fs, "command", &c.Commands, "a program that tasks may run, by name or absolute path; may be repeated (default: a list of shell tools)")
 	list(fs, "label", &c.Labels, "name=value for every device; may be repeated")
 	list(fs, "allow-host", &c.AllowHosts, "host, address or network that pages may be opened from beyond the default; may be repeated")

@@ -19,6 +19,7 @@ import (
 	"github.com/berth-dev/berth/pkg/runtime/builtin"
 	"github.com/berth-dev/berth/pkg/runtime/chromium"
 	"github.com/berth-dev/berth/pkg/runtime/process"
+	"github.com/berth-dev/berth/pkg/tlsfiles"
 )
 
 // version is set at build time.
@@ -65,7 +66,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	// Whatever an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
-		Process:  process.Config{Allow: c.Commands},
+		Process: process.Config{Allow: c.Commands},
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
 			AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts, Deny: []string{c.AdminListen}, ControlPlane: []string{chromium.Endpoint(c.Server)},
 		}},
@@ -77,11 +78,17 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	if n := rt.Leftovers.Killed; n > 0 {
 		log.Warn("killed what an earlier agent left running", zap.Int("processes", n))
 	}
+	secure, err := tlsfiles.Client{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.ClientKeyFile}.Config(func(err error) {
+		log.Warn("the certificate's files changed and cannot be read; the old one is shown on", zap.Error(err))
+	})
+	if err != nil {
+		return err
+	}
 	registry := daemon.NewRegistry()
 	agent, err := hostagent.New(hostagent.Config{
 		Metrics: hostagent.NewMetrics(registry),
 		Server:  c.Server, StateDir: c.StateDir, Name: c.Name, EnrolmentToken: c.token, Runtime: rt.Runtime, Version: version, Logger: log,
-		InputCache: int64(c.InputCacheMiB) << 20,
+		InputCache: int64(c.InputCacheMiB) << 20, KeyMaxAge: c.KeyMaxAge, TLS: secure,
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package hostagent
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -55,10 +56,17 @@ type Config struct {
 	// InputCache is how many bytes of inputs are kept in StateDir; 0:
 	// DefaultInputCache.
 	InputCache int64
+	// KeyMaxAge is the age from which the host's key is changed unasked; 0: never.
+	KeyMaxAge time.Duration
+	// TLS of the connections to the server; nil: the system's roots.
+	TLS *tls.Config
 	// Metrics may be nil.
 	Metrics *Metrics
 	// Logger gets ids and codes only.
 	Logger *zap.Logger
+
+	// keyStep, for tests, is called after each step of a change of the key.
+	keyStep func(n int)
 }
 
 // Agent is one run of the Host Agent on this machine.
@@ -76,6 +84,7 @@ type Agent struct {
 	resync  chan struct{} // asks for a sync
 	synced  chan struct{} // closed after the first sync
 	beatNow chan struct{} // asks for a heartbeat
+	rotate  chan bool     // asks for a new key
 	// surveying is held during a survey: the drivers are asked one at a time.
 	surveying sync.Mutex
 	// claiming holds a token during a claim; it guards claimID, which stays the
@@ -100,6 +109,9 @@ type Agent struct {
 	drainTurn chan struct{} // closed when the agent begins or ends to drain
 	ready     bool
 	work      sync.WaitGroup
+	// stop ends the agent with a reason; nil before Run has come to its loops.
+	stop     context.CancelCauseFunc
+	expelled bool
 }
 
 // New makes an agent. It reads the state directory and talks to nobody.
@@ -148,6 +160,7 @@ func New(cfg Config) (*Agent, error) {
 		resync:    make(chan struct{}, 1),
 		synced:    make(chan struct{}),
 		beatNow:   make(chan struct{}, 1),
+		rotate:    make(chan bool, 1),
 		claiming:  make(chan struct{}, 1),
 		claimID:   uuid.NewString(),
 		version:   protocol.Version,
@@ -220,8 +233,9 @@ const (
 // Run enrols if need be, syncs, and works until ctx ends; then it drains, and
 // ends what runs too: it releases what had not started, kills what runs, hands
 // in all it can within StopWithin and returns nil. An error means that this agent may not go on: a newer one of the
-// host runs (berth.ErrStaleEpoch), or the server refuses what it reports. A host
-// whose key is refused (it was revoked, or its clock is wrong) keeps asking and
+// host runs (berth.ErrStaleEpoch), the server takes nothing of the host any more (it
+// was revoked): then what runs is killed at once; or the server refuses what it
+// reports. A host whose assertions are refused because of its clock keeps asking and
 // is not Ready.
 func (a *Agent) Run(ctx context.Context) error {
 	defer func() { _ = a.journal.Close() }()
@@ -234,6 +248,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer endHolds(errStopping)
 	loops, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	a.mu.Lock()
+	a.stop = stop
+	a.mu.Unlock()
 
 	a.survey(loops, firstSurvey)
 	if err := a.sync(loops); err != nil {
@@ -249,6 +266,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.heartbeatLoop(loops) })
 	wg.Go(func() { a.surveyLoop(loops) })
 	wg.Go(func() { a.storageLoop(loops) })
+	wg.Go(func() { a.keyLoop(loops) })
 	wg.Go(func() {
 		if err := a.syncLoop(loops); err != nil {
 			stop(err)
@@ -266,7 +284,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.setDrain(drainStopping, true)
 	wg.Wait()
 	var last sync.WaitGroup
-	if !errors.Is(cause, berth.ErrStaleEpoch) {
+	if !final(cause) {
 		last.Go(func() { a.sayStopping(holdCtx) })
 	}
 	a.stopHolds(cause, endHolds)
@@ -279,24 +297,44 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // stopped is nil when the end was asked for.
 func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, berth.ErrStaleEpoch) {
+	if ctx.Err() != nil && !final(err) {
 		return nil
 	}
-	return err
+	return unwanted(err)
+}
+
+// final reports whether the server takes nothing of this agent any more, so that
+// nothing is left to be told to it: a newer one runs, or the host is an outcast.
+func final(cause error) bool {
+	return errors.Is(cause, berth.ErrStaleEpoch) || errors.Is(cause, errOutcast)
+}
+
+// expel ends the agent because the server takes nothing of this host any more.
+func (a *Agent) expel(err error) {
+	a.mu.Lock()
+	stop, expelled := a.stop, a.expelled
+	a.expelled = true
+	a.mu.Unlock()
+	if stop == nil || expelled {
+		return
+	}
+	a.log.Error("the server takes nothing of this host any more: it was revoked, or the server's database is older than its enrolment; what runs here is killed now, and the agent stops",
+		zap.String("host_id", string(a.id.HostID)), zap.Int("attempts", len(a.held())), zap.Error(err))
+	stop(errors.Join(errOutcast, err))
 }
 
 // stopHolds ends everything that is held and waits until it was handed in, or,
 // after StopWithin, until the work is dead and the reporting broken off.
 func (a *Agent) stopHolds(cause error, breakOff context.CancelCauseFunc) {
-	superseded := errors.Is(cause, berth.ErrStaleEpoch)
+	over := final(cause)
 	why := errStopping
-	if superseded {
-		why = errGone // a newer agent decides now
+	if over {
+		why = errGone // others decide now
 	}
 	for _, h := range a.held() {
 		h.end(why)
 	}
-	if superseded {
+	if over {
 		breakOff(errGone) // nothing of ours is taken any more
 	}
 	done := make(chan struct{})
@@ -339,6 +377,9 @@ func (a *Agent) identify(ctx context.Context) error {
 	case err != nil:
 		return err
 	}
+	if a.cfg.keyStep != nil {
+		id.keys.step = a.cfg.keyStep
+	}
 	a.id = id
 	a.api.id = &id
 	return nil
@@ -357,6 +398,9 @@ func (a *Agent) conf() protocol.Settings {
 // passing one; when this agent was superseded, the sync ends it.
 func (a *Agent) call(ctx context.Context, method, path string, in, out any, opt callOptions) error {
 	err := a.api.call(ctx, method, path, in, out, opt)
+	if outcast(path, err) {
+		a.expel(err)
+	}
 	for _, code := range []string{protocol.CodeStaleEpoch, protocol.CodeEpochAhead} {
 		if isCode(err, code) {
 			a.askSync()

@@ -41,6 +41,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Getenv(killedAt) != "" {
+		fmt.Fprintln(os.Stderr, "not killed:", runUntilKilled())
+		os.Exit(1)
+	}
 	code := m.Run()
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	if err := goleak.Find(); err != nil && code == 0 {

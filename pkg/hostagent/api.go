@@ -3,6 +3,7 @@ package hostagent
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,17 +48,21 @@ func newAPI(cfg Config) *api {
 	a := &api{base: cfg.Server, http: cfg.HTTP, bulk: cfg.HTTP, clock: cfg.Clock, wall: cfg.Wall, log: cfg.Logger, metrics: cfg.Metrics}
 	if cfg.HTTP == nil {
 		a.own = true
-		a.http, a.bulk = newClient(), newClient()
+		a.http, a.bulk = newClient(cfg.TLS), newClient(cfg.TLS)
 	}
 	return a
 }
 
-func newClient() *http.Client {
+func newClient(secure *tls.Config) *http.Client {
 	t, ok := http.DefaultTransport.(*http.Transport)
 	if !ok {
 		return &http.Client{}
 	}
-	return &http.Client{Transport: t.Clone()}
+	t = t.Clone()
+	if secure != nil {
+		t.TLSClientConfig = secure.Clone()
+	}
+	return &http.Client{Transport: t}
 }
 
 // close lets go of idle connections.
@@ -96,10 +101,27 @@ func isCode(err error, code string) bool {
 	return errors.As(err, &e) && e.Code == code
 }
 
+// isStatus reports whether err is the server's answer with that status.
+func isStatus(err error, status int) bool {
+	var e *apiError
+	return errors.As(err, &e) && e.Status == status
+}
+
+// outcast reports whether an error of a call says that the server takes nothing of
+// this host any more: no key of its, or, where the call names nothing else, "not
+// found".
+func outcast(path string, err error) bool {
+	switch path {
+	case protocol.PathSync, protocol.PathHeartbeat, protocol.PathClaims, protocol.PathStart, protocol.PathRenew, protocol.PathComplete, protocol.PathRelease:
+		return errors.Is(err, errOutcast) || isCode(err, protocol.CodeNotFound)
+	}
+	return errors.Is(err, errOutcast)
+}
+
 // unwanted is the error of a call that names nothing but the host itself: in it
 // "not found" means the host.
 func unwanted(err error) error {
-	if isCode(err, protocol.CodeNotFound) {
+	if isCode(err, protocol.CodeNotFound) || errors.Is(err, errOutcast) {
 		return &berth.SetupError{
 			What:   "the server knows this host no more: it was revoked, or the database is older than its enrolment",
 			Remedy: "stop the agent, remove host.json from its state directory, start it with a new enrolment token",
@@ -110,7 +132,7 @@ func unwanted(err error) error {
 
 // permanent reports whether repeating the call cannot help.
 func permanent(err error) bool {
-	if errors.Is(err, errProtocol) {
+	if errors.Is(err, errProtocol) || errors.Is(err, errOutcast) {
 		return true
 	}
 	var e *apiError
@@ -270,10 +292,14 @@ func (a *api) bearer(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("access token: %w", err)
 	}
+	a.keepToken(res)
+	return res.AccessToken, nil
+}
+
+func (a *api) keepToken(res protocol.TokenResponse) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.token, a.expiry = res.AccessToken, a.clock()+time.Duration(res.ExpiresIn)*time.Second
-	return a.token, nil
 }
 
 func (a *api) dropToken() {

@@ -147,6 +147,9 @@ func (a *Agent) beat(ctx context.Context) error {
 	// A server that was put back to version 1 ends no drain that a newer one
 	// asked for.
 	a.setDrain(drainAsked, directives && res.Drain)
+	if res.RotateKey {
+		a.askRotation()
+	}
 	if req.Draining {
 		a.handBackAssigned(ctx)
 	}

@@ -3,10 +3,7 @@ package hostagent
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,51 +20,19 @@ import (
 )
 
 // hostIdentity is who this host is to the server: kept in the state directory as
-// host.json and host-key.pem, both mode 0600.
+// host.json, and in the files of a keyring.
 type hostIdentity struct {
 	HostID   berth.HostID `json:"host_id"`
 	Name     string       `json:"name"`
 	Server   string       `json:"server"`
 	Audience string       `json:"token_audience"`
 
-	key ed25519.PrivateKey
+	keys *keyring
 }
 
 // ErrNotEnrolled is that the state directory has no identity and no enrolment
 // token was given.
 var ErrNotEnrolled = errors.New("this host is not enrolled")
-
-// loadKey reads the host's private key, making one on the first call. The key
-// never leaves the machine; it is made before enrolment so that a repeated
-// enrolment carries the same one.
-func loadKey(dir string) (ed25519.PrivateKey, error) {
-	path := filepath.Join(dir, "host-key.pem")
-	b, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		_, key, err := ed25519.GenerateKey(rand.Reader)
-		if err != nil {
-			return nil, err
-		}
-		der, err := x509.MarshalPKCS8PrivateKey(key)
-		if err != nil {
-			return nil, err
-		}
-		return key, writeFile(path, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-	}
-	if err != nil {
-		return nil, err
-	}
-	block, _ := pem.Decode(b)
-	if block == nil {
-		return nil, fmt.Errorf("%s is no PEM file: move it away and enrol again", path)
-	}
-	parsed, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	key, ok := parsed.(ed25519.PrivateKey)
-	if err != nil || !ok {
-		return nil, fmt.Errorf("%s holds no Ed25519 key: move it away and enrol again", path)
-	}
-	return key, nil
-}
 
 // loadIdentity reads who the host is; ErrNotEnrolled when it is nobody yet.
 func loadIdentity(dir string) (hostIdentity, error) {
@@ -82,7 +47,7 @@ func loadIdentity(dir string) (hostIdentity, error) {
 	if err := json.Unmarshal(b, &id); err != nil || !berth.ValidID(string(id.HostID)) {
 		return hostIdentity{}, fmt.Errorf("%s is broken: move it away and enrol again", filepath.Join(dir, "host.json"))
 	}
-	id.key, err = loadKey(dir)
+	id.keys, err = openKeyring(dir)
 	return id, err
 }
 
@@ -105,11 +70,14 @@ func refusedEnrolment(err error) error {
 // again. What keeps it from an answer is logged at each try: until then nothing
 // else tells that the address is wrong.
 func enrol(ctx context.Context, a *api, dir, name string, token redact.String, log *zap.Logger) (hostIdentity, error) {
-	key, err := loadKey(dir)
+	// The key is made before, so that a repeated enrolment carries the same one. It
+	// never leaves the machine.
+	keys, err := openKeyring(dir)
 	if err != nil {
 		return hostIdentity{}, err
 	}
-	req := protocol.EnrolRequest{Token: token.Reveal(), Name: name, PublicKey: key.Public().(ed25519.PublicKey)}
+	public, _ := keys.current.Public().(ed25519.PublicKey)
+	req := protocol.EnrolRequest{Token: token.Reveal(), Name: name, PublicKey: public}
 	var res protocol.EnrolResponse
 	err = retry(ctx, func() error {
 		err := a.call(ctx, http.MethodPost, protocol.PathEnrol, req, &res, callOptions{anonymous: true})
@@ -121,7 +89,7 @@ func enrol(ctx context.Context, a *api, dir, name string, token redact.String, l
 	if err != nil {
 		return hostIdentity{}, refusedEnrolment(err)
 	}
-	id := hostIdentity{HostID: res.HostID, Name: name, Server: a.base, Audience: res.TokenAudience, key: key}
+	id := hostIdentity{HostID: res.HostID, Name: name, Server: a.base, Audience: res.TokenAudience, keys: keys}
 	b, err := json.Marshal(id)
 	if err != nil {
 		return hostIdentity{}, err

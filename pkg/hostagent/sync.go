@@ -29,6 +29,9 @@ func (a *Agent) sync(ctx context.Context) error {
 		if isCode(err, protocol.CodeStaleEpoch) {
 			return errors.Join(berth.ErrStaleEpoch, err)
 		}
+		if outcast(protocol.PathSync, err) {
+			a.expel(err)
+		}
 		if err != nil {
 			a.setReady(false)
 			a.log.Warn("sync failed", zap.Error(unwanted(err)))

@@ -3,7 +3,6 @@ package kill
 import (
 	"database/sql"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -182,11 +181,10 @@ func (h *lostHour) after() {
 func (h *lostHour) enrolAgain() {
 	h.t.Helper()
 	t, c := h.t, h.c
-	await(t, harness.Patience, "the host of the lost hour is not ready", func() bool {
-		status, _ := harness.Get(h.newcomer.Admin() + "/readyz")
-		return status == http.StatusServiceUnavailable
+	h.newcomer.Process.AwaitLine(t, harness.Patience, "the host of the lost hour says that it is nobody", func(l harness.Line) bool {
+		return strings.Contains(l.Text("message"), "the server takes nothing of this host any more")
 	})
-	h.newcomer.Process.Kill()
+	h.newcomer.Process.MustExit(t, harness.Patience, 1)
 	must(t, os.Remove(filepath.Join(h.newcomer.StateDir, "host.json")))
 	token, err := c.Client.CreateEnrolmentToken(t.Context(), client.EnrolmentTokenSpec{HostNamePattern: "newcomer"})
 	must(t, err)
