@@ -170,6 +170,27 @@ func (e HostState) Valid() bool {
 	}
 }
 
+// Defines values for MeVia.
+const (
+	MeViaAPIKey   MeVia = "api_key"
+	MeViaIssuer   MeVia = "issuer"
+	MeViaPassword MeVia = "password"
+)
+
+// Valid indicates whether the value is a known member of the MeVia enum.
+func (e MeVia) Valid() bool {
+	switch e {
+	case MeViaAPIKey:
+		return true
+	case MeViaIssuer:
+		return true
+	case MeViaPassword:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Outcome.
 const (
 	OutcomeCancelled   Outcome = "cancelled"
@@ -822,10 +843,18 @@ type Me struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID    ID     `json:"id"`
-	Name  string `json:"name"`
+	ID   ID     `json:"id"`
+	Name string `json:"name"`
+
+	// Roles What the caller may do; of an API key those of its roles that its user still has.
 	Roles []Role `json:"roles"`
+
+	// Via What the caller proved itself with.
+	Via MeVia `json:"via"`
 }
+
+// MeVia What the caller proved itself with.
+type MeVia string
 
 // Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 //
@@ -1850,7 +1879,7 @@ type ClientInterface interface {
 
 	// CreateAPIKeyWithBody Create an API key
 	//
-	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1859,7 +1888,7 @@ type ClientInterface interface {
 
 	// CreateAPIKey Create an API key
 	//
-	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1928,7 +1957,7 @@ type ClientInterface interface {
 
 	// ChangePasswordWithBody Change one's own password
 	//
-	// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+	// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -1937,7 +1966,7 @@ type ClientInterface interface {
 
 	// ChangePassword Change one's own password
 	//
-	// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+	// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2499,7 +2528,7 @@ type ClientInterface interface {
 
 	// SetUserPasswordWithBody Give a user a new password
 	//
-	// All its logins end.
+	// All its logins end; its API keys stay. A password that it has already changes nothing.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2508,7 +2537,7 @@ type ClientInterface interface {
 
 	// SetUserPassword Give a user a new password
 	//
-	// All its logins end.
+	// All its logins end; its API keys stay. A password that it has already changes nothing.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2535,7 +2564,7 @@ func (c *RawClient) ListAPIKeys(ctx context.Context, params *ListAPIKeysParams, 
 
 // CreateAPIKeyWithBody Create an API key
 //
-// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2554,7 +2583,7 @@ func (c *RawClient) CreateAPIKeyWithBody(ctx context.Context, params *CreateAPIK
 
 // CreateAPIKey Create an API key
 //
-// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -2713,7 +2742,7 @@ func (c *RawClient) GetMe(ctx context.Context, reqEditors ...RequestEditorFn) (*
 
 // ChangePasswordWithBody Change one's own password
 //
-// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2732,7 +2761,7 @@ func (c *RawClient) ChangePasswordWithBody(ctx context.Context, contentType stri
 
 // ChangePassword Change one's own password
 //
-// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4074,7 +4103,7 @@ func (c *RawClient) ChangeUser(ctx context.Context, id UserID, params *ChangeUse
 
 // SetUserPasswordWithBody Give a user a new password
 //
-// All its logins end.
+// All its logins end; its API keys stay. A password that it has already changes nothing.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4093,7 +4122,7 @@ func (c *RawClient) SetUserPasswordWithBody(ctx context.Context, id UserID, cont
 
 // SetUserPassword Give a user a new password
 //
-// All its logins end.
+// All its logins end; its API keys stay. A password that it has already changes nothing.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7519,7 +7548,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreateAPIKeyWithBodyWithResponse Create an API key
 	//
-	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7528,7 +7557,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreateAPIKeyWithResponse Create an API key
 	//
-	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+	// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7605,7 +7634,7 @@ type ClientWithResponsesInterface interface {
 
 	// ChangePasswordWithBodyWithResponse Change one's own password
 	//
-	// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+	// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7614,7 +7643,7 @@ type ClientWithResponsesInterface interface {
 
 	// ChangePasswordWithResponse Change one's own password
 	//
-	// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+	// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8256,7 +8285,7 @@ type ClientWithResponsesInterface interface {
 
 	// SetUserPasswordWithBodyWithResponse Give a user a new password
 	//
-	// All its logins end.
+	// All its logins end; its API keys stay. A password that it has already changes nothing.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8265,7 +8294,7 @@ type ClientWithResponsesInterface interface {
 
 	// SetUserPasswordWithResponse Give a user a new password
 	//
-	// All its logins end.
+	// All its logins end; its API keys stay. A password that it has already changes nothing.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11589,7 +11618,7 @@ func (c *ClientWithResponses) ListAPIKeysWithResponse(ctx context.Context, param
 
 // CreateAPIKeyWithBodyWithResponse Create an API key
 //
-// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11604,7 +11633,7 @@ func (c *ClientWithResponses) CreateAPIKeyWithBodyWithResponse(ctx context.Conte
 
 // CreateAPIKeyWithResponse Create an API key
 //
-// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well.
+// For oneself, or as an administrator for another user. The answer alone carries the key; a repeat under the same `Idempotency-Key` carries it, too, until the master key is changed. What the key may do is at each use what its user may do as well; roles that the user has not yet are refused. Users of an external issuer have no API keys (`wrong_state`): a service can have them.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11735,7 +11764,7 @@ func (c *ClientWithResponses) GetMeWithResponse(ctx context.Context, reqEditors 
 
 // ChangePasswordWithBodyWithResponse Change one's own password
 //
-// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -11750,7 +11779,7 @@ func (c *ClientWithResponses) ChangePasswordWithBodyWithResponse(ctx context.Con
 
 // ChangePasswordWithResponse Change one's own password
 //
-// The other logins of the user end; this one goes on. Not for API keys and users of an external issuer.
+// The other logins of the user end; this one goes on. Users of an external issuer have no password here (`wrong_state`). A wrong current password is `invalid`, and guessing is slowed down as at a login.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12860,7 +12889,7 @@ func (c *ClientWithResponses) ChangeUserWithResponse(ctx context.Context, id Use
 
 // SetUserPasswordWithBodyWithResponse Give a user a new password
 //
-// All its logins end.
+// All its logins end; its API keys stay. A password that it has already changes nothing.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12875,7 +12904,7 @@ func (c *ClientWithResponses) SetUserPasswordWithBodyWithResponse(ctx context.Co
 
 // SetUserPasswordWithResponse Give a user a new password
 //
-// All its logins end.
+// All its logins end; its API keys stay. A password that it has already changes nothing.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -18,7 +18,8 @@ type TokenSource interface {
 	Renew(ctx context.Context, rejected string) (string, error)
 }
 
-// StaticToken is a TokenSource of one token that is never renewed.
+// StaticToken is a TokenSource of one token that is never renewed, such as an API
+// key.
 type StaticToken string
 
 // Token returns the token.
@@ -48,7 +49,8 @@ func GrantOf(t Tokens, now time.Time) Grant {
 }
 
 // Session is a TokenSource that renews its grant and hands each new one to
-// save, before it is used.
+// save, before it is used. An access token that the server does not take any
+// more, because the user has other roles by now, is renewed, too.
 type Session struct {
 	mu    sync.Mutex
 	grant Grant

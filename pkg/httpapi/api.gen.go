@@ -170,6 +170,27 @@ func (e HostState) Valid() bool {
 	}
 }
 
+// Defines values for MeVia.
+const (
+	MeViaAPIKey   MeVia = "api_key"
+	MeViaIssuer   MeVia = "issuer"
+	MeViaPassword MeVia = "password"
+)
+
+// Valid indicates whether the value is a known member of the MeVia enum.
+func (e MeVia) Valid() bool {
+	switch e {
+	case MeViaAPIKey:
+		return true
+	case MeViaIssuer:
+		return true
+	case MeViaPassword:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Outcome.
 const (
 	OutcomeCancelled   Outcome = "cancelled"
@@ -822,10 +843,18 @@ type Me struct {
 	// ID A UUID in lower case.
 	//
 	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
-	ID    ID     `json:"id"`
-	Name  string `json:"name"`
+	ID   ID     `json:"id"`
+	Name string `json:"name"`
+
+	// Roles What the caller may do; of an API key those of its roles that its user still has.
 	Roles []Role `json:"roles"`
+
+	// Via What the caller proved itself with.
+	Via MeVia `json:"via"`
 }
+
+// MeVia What the caller proved itself with.
+type MeVia string
 
 // Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 //

@@ -52,16 +52,37 @@ func (s *Server) GetJWKS(context.Context, GetJWKSRequestObject) (GetJWKSResponse
 	return out, json.Unmarshal(set, &out)
 }
 
-// GetMe answers GET /auth/me.
+// ChangePassword answers POST /auth/password.
+func (s *Server) ChangePassword(ctx context.Context, in ChangePasswordRequestObject) (ChangePasswordResponseObject, error) {
+	err := s.cfg.Identity.ChangePassword(ctx, requestOf(ctx).caller, actorOf(ctx),
+		redact.NewString(in.Body.CurrentPassword), redact.NewString(in.Body.NewPassword))
+	if err != nil {
+		return nil, err
+	}
+	return ChangePassword204Response{}, nil
+}
+
+// GetMe answers GET /auth/me: the user, with what this caller may do, which is
+// for an API key less than its user, and for a user of an issuer what the token
+// says.
 func (s *Server) GetMe(ctx context.Context, _ GetMeRequestObject) (GetMeResponseObject, error) {
-	user, err := s.cfg.Store.UserByID(ctx, requestOf(ctx).caller.User())
-	if errors.Is(err, berth.ErrNotFound) || err == nil && user.Disabled {
-		return nil, berth.ErrUnauthenticated // the token outlived the user
+	c := requestOf(ctx).caller
+	user, err := s.cfg.Store.UserByID(ctx, c.User())
+	if errors.Is(err, berth.ErrNotFound) {
+		return nil, berth.ErrUnauthenticated
 	}
 	if err != nil {
 		return nil, err
 	}
-	return GetMe200JSONResponse(meOf(user)), nil
+	user.Roles = c.Roles
+	me := meOf(user)
+	switch {
+	case c.Credential.APIKey() != "":
+		me.Via = MeViaAPIKey
+	case c.Credential.Session() == "":
+		me.Via = MeViaIssuer
+	}
+	return GetMe200JSONResponse(me), nil
 }
 
 // refused says which credential was wrong, where that tells nobody more than
@@ -84,9 +105,5 @@ func tokensOf(t identity.Tokens) Tokens {
 }
 
 func meOf(u berth.User) Me {
-	me := Me{ID: string(u.ID), Name: u.Name, Roles: []Role{}}
-	for _, r := range u.Roles {
-		me.Roles = append(me.Roles, Role(r))
-	}
-	return me
+	return Me{ID: string(u.ID), Name: u.Name, Roles: rolesOut(u.Roles), Via: MeViaPassword}
 }

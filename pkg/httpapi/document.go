@@ -38,6 +38,8 @@ type operation struct {
 	id string
 	// role is public or the least role that may call it.
 	role string
+	// login: an API key will not do (x-berth-login).
+	login bool
 	// query holds the query parameters by name.
 	query map[string]parameter
 	// body: the operation takes one.
@@ -100,6 +102,9 @@ func readOperation(op *v3.Operation) (operation, error) {
 	}
 	if out.role == "" {
 		return out, errors.New("x-berth-role is missing")
+	}
+	if node := op.Extensions.GetOrZero("x-berth-login"); node != nil {
+		out.login = node.Value == "true"
 	}
 	for _, p := range op.Parameters {
 		if p.In != "query" {

@@ -88,7 +88,7 @@ func (s *Server) Register(e *echo.Echo) error {
 	l := s.cfg.Limits
 	router := guarded{e, []echo.MiddlewareFunc{
 		httpserver.ByAddress(l.AddressRate), s.cfg.Identity.Require(s.roles), httpserver.ByCaller(l.PrincipalRate, callerKey),
-		httpserver.AtOnce(l.Streams, streamKey), s.inContext, s.validate,
+		httpserver.AtOnce(l.Streams, streamKey()), s.inContext, s.validate,
 	}}
 	RegisterHandlersWithBaseURL(router, NewStrictHandler(s, nil), BaseURL)
 	return s.roles.Check(e, BaseURL)
@@ -104,6 +104,9 @@ func (d *document) roles() (identity.Routes, error) {
 			out[key] = identity.Public()
 		case role.Includes(berth.RoleViewer):
 			out[key] = identity.AtLeast(role)
+			if op.login {
+				out[key] = out[key].WithLogin()
+			}
 		default:
 			return nil, fmt.Errorf("openapi document: %s %s: x-berth-role %q is no role", r.method, r.path, op.role)
 		}
@@ -137,17 +140,20 @@ func callerKey(c echo.Context) string {
 
 // streamKey is callerKey for what may stay open: a wait, a followed log, a
 // download.
-func streamKey(c echo.Context) string {
-	if Kinds()[httpserver.Route{Method: c.Request().Method, Path: c.Path()}] != httpserver.Stream {
-		return ""
-	}
-	switch c.Path() {
-	case BaseURL + "/tasks", BaseURL + "/tasks/:id":
-		if c.QueryParam("wait") == "" {
+func streamKey() func(echo.Context) string {
+	kinds := Kinds()
+	return func(c echo.Context) string {
+		if kinds[httpserver.Route{Method: c.Request().Method, Path: c.Path()}] != httpserver.Stream {
 			return ""
 		}
+		switch c.Path() {
+		case BaseURL + "/tasks", BaseURL + "/tasks/:id":
+			if c.QueryParam("wait") == "" {
+				return ""
+			}
+		}
+		return callerKey(c)
 	}
-	return callerKey(c)
 }
 
 // Ungated names the routes that answer while the database cannot be used.
