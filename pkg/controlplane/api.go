@@ -51,12 +51,18 @@ func (p *Process) API(c config.API, version string) (*API, error) {
 	if err != nil {
 		return nil, fmt.Errorf("BERTH_MASTER_KEY_OLD: %w", err)
 	}
+	var issuers []identity.Issuer
+	if c.IssuersFile != "" {
+		if issuers, err = identity.LoadIssuers(c.IssuersFile); err != nil {
+			return nil, err
+		}
+	}
 	blobs, err := p.OpenBlobs(context.Background(), c.Blobs)
 	if err != nil {
 		return nil, err
 	}
 	ids, err := identity.New(p.Store, p.Store, identity.Config{
-		MasterKey: key, OldMasterKeys: old, SigningKeyMaxAge: c.SigningKeyMaxAge, Logger: p.Log,
+		MasterKey: key, OldMasterKeys: old, SigningKeyMaxAge: c.SigningKeyMaxAge, Issuers: issuers, Logger: p.Log,
 	})
 	if err != nil {
 		return nil, err

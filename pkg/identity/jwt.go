@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ const leeway = 30 * time.Second
 // nothing (crit, b64, jwk, x5c, cty) can change what is verified.
 type header struct {
 	kid, typ string
+	alg      jwa.SignatureAlgorithm
 }
 
 // claims are a token's members under their exact names.
@@ -36,18 +38,21 @@ type claims map[string]json.RawMessage
 // bad is a token's fault. The reason never holds a part of the token.
 func bad(reason string) error { return fmt.Errorf("token: %s: %w", reason, berth.ErrUnauthenticated) }
 
-// split takes a compact token apart without believing any of it. Other
-// serialisations (flattened and general JSON, detached) are refused here.
+// split takes a compact token of our own making apart without believing any of
+// it. Other serialisations (flattened and general JSON, detached) are refused
+// here.
 func split(token string) (header, error) {
-	if token == "" || len(token) > maxTokenLen {
-		return header{}, bad("empty or too long")
-	}
-	parts := strings.Split(token, ".")
-	if len(parts) != 3 {
-		return header{}, bad("not in compact form")
+	return splitFor(token, maxTokenLen, []jwa.SignatureAlgorithm{jwa.EdDSA}, nil)
+}
+
+// splitFor is split for a token of at most most bytes under one of the
+// algorithms, whose header may have the ignored members, too.
+func splitFor(token string, most int, algorithms []jwa.SignatureAlgorithm, ignored []string) (header, error) {
+	if token == "" || len(token) > most || strings.Count(token, ".") != 2 {
+		return header{}, bad("empty, too long or not in compact form")
 	}
 	var protected []byte
-	for i, part := range parts {
+	for i, part := range strings.Split(token, ".") {
 		decoded, err := base64.RawURLEncoding.Strict().DecodeString(part)
 		if err != nil || len(decoded) == 0 || strings.ContainsAny(part, "\r\n") {
 			return header{}, bad("not in compact form")
@@ -62,15 +67,16 @@ func split(token string) (header, error) {
 	}
 	var h header
 	alg, err := members.text("alg")
-	if err != nil || alg != string(jwa.EdDSA) {
-		return header{}, bad("algorithm is not EdDSA")
+	h.alg = jwa.SignatureAlgorithm(alg)
+	if err != nil || !slices.Contains(algorithms, h.alg) {
+		return header{}, bad("algorithm is not one of those allowed")
 	}
 	for name := range members {
-		switch name {
-		case "alg":
-		case "kid":
+		switch {
+		case name == "alg" || slices.Contains(ignored, name):
+		case name == "kid":
 			h.kid, err = members.text(name)
-		case "typ":
+		case name == "typ":
 			h.typ, err = members.text(name)
 		default:
 			err = bad("header has a member that is not understood")
@@ -207,9 +213,14 @@ func (c claims) instant(name string) (time.Time, error) {
 }
 
 // within judges iat, nbf (when there) and exp against now: issued and valid
-// already, not over yet, and not made for longer than life. skew is how far the
-// end may be passed.
-func (c claims) within(now time.Time, life, skew time.Duration) (exp time.Time, err error) {
+// already, not over yet, and not made for longer than life. past is how far the
+// end may be passed; a beginning may lie leeway ahead.
+func (c claims) within(now time.Time, life, past time.Duration) (exp time.Time, err error) {
+	return c.inTime(now, life, leeway, past)
+}
+
+// inTime is within, for a clock that may be ahead by more.
+func (c claims) inTime(now time.Time, life, ahead, past time.Duration) (exp time.Time, err error) {
 	iat, err := c.instant("iat")
 	if err != nil {
 		return exp, err
@@ -224,11 +235,11 @@ func (c claims) within(now time.Time, life, skew time.Duration) (exp time.Time, 
 		}
 	}
 	switch {
-	case iat.After(now.Add(leeway)), nbf.After(now.Add(leeway)):
+	case iat.After(now.Add(ahead)), nbf.After(now.Add(ahead)):
 		return exp, bad("not valid yet")
-	case !now.Before(exp.Add(skew)):
+	case !now.Before(exp.Add(past)):
 		return exp, bad("expired")
-	case exp.Sub(iat) > life, exp.After(now.Add(life + leeway)):
+	case exp.Sub(iat) > life, exp.After(now.Add(life + ahead)):
 		return exp, bad("made for too long a time")
 	}
 	return exp, nil

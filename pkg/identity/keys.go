@@ -57,7 +57,8 @@ type keyring struct {
 	keys []ringKey // newest first
 	// signers are the private parts that were opened, by key id.
 	signers map[string]ed25519.PrivateKey
-	tried   time.Time // the last reading
+	tried   time.Time // the last reading, which may go on
+	reading int       // readings that go on
 	read    time.Time // the last one that succeeded
 	// shut is the key that no master key opened, once it was told of.
 	shut string
@@ -144,18 +145,19 @@ func (k *keyring) private(key store.SigningKey) (ed25519.PrivateKey, error) {
 
 // refresh reads the keys. An empty or damaged answer never replaces good keys.
 func (k *keyring) refresh(ctx context.Context) error {
-	k.mu.Lock()
-	k.tried = k.now()
-	k.mu.Unlock()
 	began := k.now()
+	k.mu.Lock()
+	k.tried, k.reading = began, k.reading+1
+	k.mu.Unlock()
 	rows, err := k.store.SigningKeys(ctx)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.reading--
 	if err != nil {
 		return fmt.Errorf("read the signing keys: %w", err)
 	}
 	var keys []ringKey
 	signers := map[string]ed25519.PrivateKey{}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	for _, row := range rows {
 		if row.Algorithm == algorithm && len(row.Public) == ed25519.PublicKeySize {
 			keys = append(keys, ringKey{row, began.Add(-row.Age)})
@@ -173,8 +175,15 @@ func (k *keyring) refresh(ctx context.Context) error {
 
 // share is refresh for many callers at once: none of them may break it off for
 // the rest.
-func (k *keyring) share(ctx context.Context) error {
-	done := k.flight.DoChan("keys", func() (any, error) {
+func (k *keyring) share(ctx context.Context) error { return k.flying(ctx, "read", 0) }
+
+// flying shares a reading among the callers of one name, unless one began less
+// than least ago and is through.
+func (k *keyring) flying(ctx context.Context, name string, least time.Duration) error {
+	done := k.flight.DoChan(name, func() (any, error) {
+		if least > 0 && !k.due(least) {
+			return nil, nil // the flight that this caller wanted to join has just landed
+		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), refreshWithin)
 		defer cancel()
 		return nil, k.refresh(ctx)
@@ -190,7 +199,7 @@ func (k *keyring) share(ctx context.Context) error {
 // tend reads the keys again, makes a new one when the newest is old, and deletes
 // those that have long been over. One of several processes makes it.
 func (k *keyring) tend(ctx context.Context) error {
-	if err := k.refresh(ctx); err != nil {
+	if err := k.flying(ctx, "find", 0); err != nil { // so that who misses a key just now waits for it
 		return err
 	}
 	now := k.now()
@@ -253,10 +262,10 @@ func (k *keyring) find(ctx context.Context, kid string) (ed25519.PublicKey, erro
 		return key, nil
 	}
 	k.mu.RLock()
-	due := k.now().Sub(k.tried) >= keysEvery
+	goesOn := k.reading > 0
 	k.mu.RUnlock()
-	if due {
-		if err := k.share(ctx); err != nil {
+	if goesOn || k.due(keysEvery) {
+		if err := k.flying(ctx, "find", keysEvery); err != nil {
 			return nil, err
 		}
 	}
@@ -264,6 +273,13 @@ func (k *keyring) find(ctx context.Context, kid string) (ed25519.PublicKey, erro
 		return key, nil
 	}
 	return nil, bad("unknown key")
+}
+
+// due reports whether no reading began within least.
+func (k *keyring) due(least time.Duration) bool {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.tried.IsZero() || k.now().Sub(k.tried) >= least
 }
 
 func (k *keyring) known(kid string) (ed25519.PublicKey, bool) {

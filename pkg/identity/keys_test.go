@@ -2,6 +2,8 @@ package identity_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -248,6 +250,23 @@ func TestAThousandMadeUpKeysCostOneReading(t *testing.T) {
 	if n := flood(1000); n != 1 {
 		t.Errorf("%d readings after the interval", n)
 	}
+	// Many who bring a key that is new at once all wait for the one reading.
+	kid, private := w.addKey(t)
+	fresh := redact.NewString(craft(private, asJSON(t, f.header, map[string]any{"kid": kid}), asJSON(t, f.claims, nil)))
+	w.clock.add(5 * time.Second)
+	c.reads.Store(0)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if _, err := s.Verify(t.Context(), fresh); err != nil {
+				t.Errorf("a new key at once: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := c.reads.Load(); n != 1 {
+		t.Errorf("%d readings for a new key", n)
+	}
 	// Meanwhile tokens under good keys cost none.
 	c.reads.Store(0)
 	if _, err := s.Verify(t.Context(), w.login(t).Access); err != nil || c.reads.Load() != 0 {
@@ -286,4 +305,12 @@ func TestAProcessWithoutTheKeysMasterKeySignsNothingAndVerifiesAll(t *testing.T)
 	if err := w.TendKeys(t.Context()); !errors.Is(err, identity.ErrMasterKey) {
 		t.Errorf("told: %v", err)
 	}
+}
+
+func hs256(t *testing.T, secret []byte, header, claims map[string]any) string {
+	t.Helper()
+	signed := b64([]byte(asJSON(t, header, nil))) + "." + b64([]byte(asJSON(t, claims, nil)))
+	mac := hmac.New(sha256.New, secret)
+	mac.Write([]byte(signed))
+	return signed + "." + b64(mac.Sum(nil))
 }

@@ -43,6 +43,8 @@ type Config struct {
 	// TokenAudience is the aud that hosts' assertions must carry; "":
 	// berth-agent-token.
 	TokenAudience string
+	// Issuers whose tokens are taken beside our own.
+	Issuers []Issuer
 	// Now tells the time; nil: time.Now.
 	Now func() time.Time
 	// Logger may be nil.
@@ -101,6 +103,7 @@ type Service struct {
 	keys      *keyring
 	passwords *passwords
 	throttle  *throttle
+	issuers   issuers
 }
 
 // Accounts is what the service asks about people, keys and guesses.
@@ -121,6 +124,7 @@ func New(accounts Accounts, hosts Hosts, cfg Config) (*Service, error) {
 	v := vault{current: cfg.MasterKey, old: cfg.OldMasterKeys}
 	return &Service{
 		cfg: cfg, accounts: accounts, hosts: hosts, vault: v, passwords: p,
+		issuers:  newIssuers(cfg.Issuers, cfg.Now, cfg.Logger),
 		throttle: &throttle{guesses: accounts, master: cfg.MasterKey},
 		keys:     &keyring{store: accounts, vault: v, maxAge: cfg.SigningKeyMaxAge, now: cfg.Now, log: cfg.Logger},
 	}, nil
@@ -193,6 +197,9 @@ func (s *Service) issueIn(session, audience, subject string, roles []berth.Role)
 func (s *Service) Verify(ctx context.Context, token redact.String) (Caller, error) {
 	if looksLikeAPIKey(token) {
 		return s.verifyAPIKey(ctx, token)
+	}
+	if i := s.issuers.of(token.Reveal()); i != nil {
+		return s.verifyExternal(ctx, i, token.Reveal())
 	}
 	h, err := split(token.Reveal())
 	if err != nil {
