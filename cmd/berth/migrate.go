@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
 )
 
@@ -18,7 +20,7 @@ func newMigrateCommand(c *cli) *cobra.Command {
 	var target string
 	cmd := group("migrate", "Bring a database to this program's schema, or back",
 		newMigrateUpCommand(c, &target), newMigrateDownCommand(c, &target),
-		newMigrateStatusCommand(c, &target), newMigrateForceCommand(c, &target))
+		newMigrateStatusCommand(c, &target), newMigrateForceCommand(c, &target), newMigrateGrantsCommand(c, &target))
 	cmd.Long = "Migrates the database that --database-url, BERTH_DATABASE_URL or the file that BERTH_DATABASE_URL_FILE\n" +
 		"names: postgres://user:password@host:5432/database (the server itself, no PgBouncer) or sqlite:///path/to/berth.db.\n" +
 		"Several at once are no danger: one works and the others wait."
@@ -27,12 +29,60 @@ func newMigrateCommand(c *cli) *cobra.Command {
 }
 
 func newMigrateUpCommand(c *cli, flag *string) *cobra.Command {
-	return &cobra.Command{
+	var role runtimeRole
+	cmd := &cobra.Command{
 		Use: "up", Short: "Apply every migration that the database lacks", Args: exactly(0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return c.migrate(*flag, func(target string) error { return schema.Up(cmd.Context(), target) }, cmd)
+			if role.name == "" && role.passwordFile != "" {
+				return &usageError{command: cmd.CommandPath(), what: "whose password?", remedy: "--grant-to " + schema.RuntimeRole}
+			}
+			return c.migrate(*flag, func(target string) error {
+				if err := schema.Up(cmd.Context(), target); err != nil || role.name == "" {
+					return err
+				}
+				return role.grant(cmd.Context(), target)
+			}, cmd)
 		},
 	}
+	cmd.Flags().StringVar(&role.name, "grant-to", "", "afterwards do what `berth migrate grants` does, for this role")
+	role.passwordFlag(cmd)
+	return cmd
+}
+
+// runtimeRole is the daemons' role, as flags name it.
+type runtimeRole struct{ name, passwordFile string }
+
+func (r *runtimeRole) passwordFlag(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.passwordFile, "role-password-file", "", "make the role where it is missing, and give it the password in this file")
+}
+
+func (r *runtimeRole) grant(ctx context.Context, target string) error {
+	var password redact.String
+	if r.passwordFile != "" {
+		b, err := os.ReadFile(r.passwordFile)
+		if err != nil || strings.TrimSpace(string(b)) == "" {
+			return &remedyError{what: "the file that --role-password-file names cannot be read, or is empty", remedy: "check its path, rights and content"}
+		}
+		password = redact.NewString(strings.TrimSpace(string(b)))
+	}
+	return schema.Grant(ctx, target, r.name, password)
+}
+
+// newMigrateGrantsCommand makes `berth migrate grants`.
+func newMigrateGrantsCommand(c *cli, flag *string) *cobra.Command {
+	role := runtimeRole{name: schema.RuntimeRole}
+	cmd := &cobra.Command{
+		Use: "grants", Short: "Give the daemons' Postgres role exactly the rights that they need", Args: exactly(0, ""),
+		Long: "Gives the role that the daemons connect as the right to read and write rows, to read and add audit rows, and\n" +
+			"nothing that makes, changes or empties tables; takes every other right on Berth's tables from it. Run it as the\n" +
+			"owner of the tables, after the first migration and after each later one. It may be repeated at any time.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return c.migrate(*flag, func(target string) error { return role.grant(cmd.Context(), target) }, cmd)
+		},
+	}
+	cmd.Flags().StringVar(&role.name, "role", schema.RuntimeRole, "the daemons' role")
+	role.passwordFlag(cmd)
+	return cmd
 }
 
 func newMigrateDownCommand(c *cli, flag *string) *cobra.Command {

@@ -2,11 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"fmt"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/berth-dev/berth/pkg/pgtest"
 	"github.com/berth-dev/berth/pkg/schema"
 )
 
@@ -64,5 +71,59 @@ func TestMigrate(t *testing.T) {
 	}
 	if code, said := migrateCommand(t, nil, "status"); code != 2 || !strings.Contains(said, "BERTH_DATABASE_URL") {
 		t.Errorf("without a database: %d %q", code, said)
+	}
+}
+
+// TestMigrateGrants: the daemons' role comes to be with its rights and password,
+// however often it is asked for, and what cannot be is said with the remedy.
+func TestMigrateGrants(t *testing.T) {
+	role := "berth_test_" + strings.ToLower(rand.Text()[:12])
+	t.Cleanup(func() { // after the database is gone
+		conn, err := pgx.Connect(context.Background(), pgtest.AdminDSN(t))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer func() { _ = conn.Close(context.Background()) }()
+		if _, err := conn.Exec(context.Background(), "DROP ROLE IF EXISTS "+role); err != nil {
+			t.Error(err)
+		}
+	})
+	owner := pgtest.NewDB(t, pgtest.Template{})
+	password := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(password, []byte("hunter2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"BERTH_DATABASE_URL=" + owner, "HOME=" + t.TempDir()}
+	for _, s := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"grants", "--role", role}, 1, "`berth migrate up` first"},
+		{[]string{"up", "--role-password-file", password}, 2, "whose password?"},
+		{[]string{"up", "--grant-to", role}, 1, "CREATE ROLE " + role},
+		{[]string{"up", "--grant-to", role, "--role-password-file", password + "-not"}, 1, "--role-password-file names cannot be read"},
+		{[]string{"up", "--grant-to", role, "--role-password-file", password}, 0, "ready"},
+		{[]string{"up", "--grant-to", role, "--role-password-file", password}, 0, "ready"},
+		{[]string{"grants", "--role", role}, 0, "ready"},
+		{[]string{"grants", "--role", "Berth"}, 1, "lower-case letters"},
+		{[]string{"grants", "--database-url", "sqlite:///x.db"}, 1, "SQLite knows no roles"},
+	} {
+		code, said := migrateCommand(t, env, s.args...)
+		if code != s.code || !strings.Contains(said, s.says) || strings.Contains(said, "hunter2") {
+			t.Errorf("migrate %v: code %d, said %q; want %d, %q", s.args, code, said, s.code, s.says)
+		}
+	}
+	u, err := url.Parse(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword(role, "hunter2")
+	if code, said := migrateCommand(t, []string{"BERTH_DATABASE_URL=" + u.String()}, "status"); code != 0 || !strings.Contains(said, "ready") {
+		t.Errorf("the role sees: %d %q", code, said)
+	}
+	if code, said := migrateCommand(t, []string{"BERTH_DATABASE_URL=" + u.String()}, "down"); code == 0 {
+		t.Errorf("the role migrates: %q", said)
 	}
 }

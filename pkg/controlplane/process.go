@@ -69,7 +69,7 @@ func Open(ctx context.Context, name string, c config.Common, o Options, stdout i
 	}
 	registry := daemon.NewRegistry()
 	return &Process{
-		Log: log, Store: s, Registry: registry, Gate: schema.Gate(&outages{Versioned: s, log: log}), Loops: daemon.NewLoopMetrics(registry),
+		Log: log, Store: s, Registry: registry, Gate: warnOfRights(schema.Gate(&outages{Versioned: s, log: log}), c.DatabaseURL, log), Loops: daemon.NewLoopMetrics(registry),
 		Timings: o.Store.Timings, Instance: instanceName(name), common: c,
 	}, nil
 }
