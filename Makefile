@@ -65,6 +65,10 @@ fuzz: deps-cc ## Run every fuzz target for FUZZTIME (60s)
 	@mkdir -p build
 	@scripts/fuzz.sh $(FUZZTIME) $(FUZZ)
 
+.PHONY: security
+security: deps-test bin/with-postgres bin/gotest ## Run all that speaks for Berth's security: tests, fuzz, linters, known vulnerabilities
+	@scripts/security.sh
+
 .PHONY: vulncheck
 vulncheck: deps-cc ## Look for known vulnerabilities that the programs reach (tools/vuln/allow.txt)
 	@mkdir -p build
