@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/store"
+	"github.com/berth-dev/berth/pkg/strictjson"
 )
 
 // Bounds of what a call may hold.
@@ -37,23 +38,23 @@ func pattern(path string) string {
 }
 
 // read decodes the one JSON value of a request's body. Unknown members are
-// ignored: version N and N-1 understand each other. A fault names the member,
-// never its value.
+// ignored: version N and N-1 understand each other; members that stand there
+// twice are refused, but for those in results, which plugins make. A fault names the member, never its value.
 func read[T any](c echo.Context) (T, error) {
 	var v T
 	r := c.Request()
 	if media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || media != echo.MIMEApplicationJSON {
 		return v, echo.ErrUnsupportedMediaType
 	}
-	dec := json.NewDecoder(r.Body)
-	if err := dec.Decode(&v); err != nil {
-		return v, decodeFault(err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		if over := (*http.MaxBytesError)(nil); errors.As(err, &over) {
-			return v, over
+	body, err := io.ReadAll(r.Body) // the server bounds it
+	if err == nil {
+		if err = strictjson.CheckAround(body, "result", "schema"); err != nil {
+			return v, err
 		}
-		return v, berth.Invalid("", "something follows the JSON value", "send exactly one JSON value")
+		err = json.Unmarshal(body, &v)
+	}
+	if err != nil {
+		return v, decodeFault(err)
 	}
 	return v, nil
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/labstack/echo/v4"
+
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/blob"
 )
@@ -70,13 +72,8 @@ func (a artifactAnswer) VisitGetArtifactResponse(w http.ResponseWriter) error {
 	defer func() { _ = a.bytes.Close() }()
 	h := w.Header()
 	harmless(h)
-	kind, inline := served(a.artifact.ContentType)
-	disposition := "attachment"
-	if inline {
-		disposition = "inline"
-	}
-	h.Set("Content-Type", kind)
-	h.Set("Content-Disposition", mime.FormatMediaType(disposition, map[string]string{"filename": a.artifact.Name}))
+	h.Set("Content-Type", served(a.artifact.ContentType))
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": a.artifact.Name}))
 	h.Set("Content-Length", strconv.FormatInt(a.artifact.Size, 10))
 	if sum, err := hex.DecodeString(a.artifact.SHA256); err == nil {
 		h.Set("Digest", "sha-256="+base64.StdEncoding.EncodeToString(sum))
@@ -89,27 +86,21 @@ func (a artifactAnswer) VisitGetArtifactResponse(w http.ResponseWriter) error {
 // harmless forbids a browser to guess a type, run anything or keep a copy.
 func harmless(h http.Header) {
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'; sandbox")
 	h.Set("Cache-Control", "private, no-store")
 }
 
-// served is the content type an artifact is served with, and whether a browser
-// may show it in place.
-func served(stored string) (kind string, inline bool) {
-	base, _, err := mime.ParseMediaType(stored)
-	if err != nil {
-		return "application/octet-stream", false
-	}
+// served is the content type an artifact is served with: of those that no browser
+// runs; whatever else an agent claimed, HTML and SVG above all, is plain bytes.
+func served(stored string) string {
+	base, _, _ := mime.ParseMediaType(stored) // "" where it is none
 	switch base {
-	case "image/png", "image/jpeg":
-		return base, true
-	case "application/json", "text/plain":
-		return base + "; charset=utf-8", true
-	case "text/html", "application/xhtml+xml", "image/svg+xml", "text/xml", "application/xml":
-		// Even a download has been opened in place by some browser.
-		return "application/octet-stream", false
+	case "image/png", "image/jpeg", "image/webp", "video/mp4", "video/webm", "application/zip", "application/gzip":
+		return base
+	case "application/json", "text/plain", "text/csv":
+		return base + "; charset=utf-8"
 	}
-	return base, false
+	return echo.MIMEOctetStream
 }
 
 // writeWithin is how long a client may take for each piece of a stream.

@@ -28,7 +28,13 @@ type document struct {
 	// patterns maps each named schema's pattern to its description, so that a
 	// fault says in words what is wanted.
 	patterns map[string]string
+	// properties are the names of all members that the document knows.
+	properties map[string]bool
 }
+
+// isProperty reports whether a key is a name of the API's own, which faults may
+// repeat.
+func (d *document) isProperty(key string) bool { return d.properties[key] }
 
 // route is a method and a path as echo writes it: POST, /api/v1/tasks/:id/cancel.
 type route struct{ method, path string }
@@ -66,11 +72,14 @@ func readDocument() (*document, error) {
 	if err != nil {
 		return nil, fmt.Errorf("openapi document: %w", err)
 	}
-	d := &document{operations: map[route]operation{}, patterns: map[string]string{}}
+	d := &document{operations: map[route]operation{}, patterns: map[string]string{}, properties: map[string]bool{}}
 	for name, schema := range model.Model.Components.Schemas.FromOldest() {
 		s, err := schema.BuildSchema()
 		if err != nil {
 			return nil, fmt.Errorf("openapi document: schema %s: %w", name, err)
+		}
+		for property := range s.Properties.KeysFromOldest() {
+			d.properties[property] = true
 		}
 		if s.Pattern != "" && s.Description != "" {
 			d.patterns[s.Pattern] = phrase(s.Description)

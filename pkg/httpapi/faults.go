@@ -6,12 +6,14 @@ import (
 	"math/big"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	pb33f "github.com/pb33f/jsonschema/v6"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/strictjson"
 )
 
 // maxFaults bounds what one answer lists.
@@ -30,6 +32,15 @@ type violation struct {
 	causes []violation
 	// patterns says in words what patterns want; may be nil.
 	patterns map[string]string
+	// known are the keys that paths may name, nil for all: others of a payload are
+	// its sender's own, and may be content.
+	known map[string]bool
+}
+
+// under gives a cause what is said of the whole.
+func (v violation) under(c violation) violation {
+	c.patterns, c.known = v.patterns, v.known
+	return c
 }
 
 func fromPayload(e *jsonschema.ValidationError) violation {
@@ -62,18 +73,16 @@ func (v violation) faults(root string, instance any, f *berth.Faults) {
 	switch {
 	case v.rule == "oneOf" || v.rule == "anyOf":
 		if best, ok := v.closest(); ok {
-			best.patterns = v.patterns
-			best.faults(root, instance, f)
+			v.under(best).faults(root, instance, f)
 			return
 		}
-		f.Add(pathOf(root, instance, v.at), "fits none of the allowed forms", "see the schema for the forms")
+		f.Add(v.path(root, instance), "fits none of the allowed forms", "see the schema for the forms")
 	case len(v.causes) > 0:
 		for _, c := range v.causes {
-			c.patterns = v.patterns
-			c.faults(root, instance, f)
+			v.under(c).faults(root, instance, f)
 		}
 	default:
-		v.leaf(pathOf(root, instance, v.at), f)
+		v.leaf(v.path(root, instance), f)
 	}
 }
 
@@ -106,7 +115,10 @@ func (v violation) leaf(path string, f *berth.Faults) {
 		}
 	case "additionalProperties":
 		for _, name := range v.names("Properties") {
-			f.Add(joinPath(path, name), "is not a field here", "remove it, or mend its spelling")
+			f.Add(joinPath(path, v.shown(name)), "is not a field here", "remove it, or mend its spelling")
+			if v.shown(name) != name {
+				break // one for all that are not shown
+			}
 		}
 	case "":
 		f.Add(path, "is not allowed here", "see the schema")
@@ -214,10 +226,18 @@ func (v violation) field(name string) (reflect.Value, bool) {
 	return field, field.IsValid()
 }
 
-// pathOf spells a place as in the JSON body: tasks[3].priority.
-func pathOf(root string, instance any, at []string) string {
+// shown is a key as paths show it.
+func (v violation) shown(key string) string {
+	if v.known == nil || v.known[key] {
+		return key
+	}
+	return strictjson.Hidden
+}
+
+// path spells the place as in the JSON body: tasks[3].priority.
+func (v violation) path(root string, instance any) string {
 	path := root
-	for _, segment := range at {
+	for _, segment := range v.at {
 		switch here := instance.(type) {
 		case []any:
 			path += "[" + segment + "]"
@@ -226,14 +246,24 @@ func pathOf(root string, instance any, at []string) string {
 				instance = here[i]
 			}
 		case map[string]any:
-			path = joinPath(path, segment)
+			path = joinPath(path, v.shown(segment))
 			instance = here[segment]
 		default:
-			path = joinPath(path, segment)
+			path = joinPath(path, v.shown(segment))
 		}
 	}
 	return path
 }
+
+func joinPath(path, key string) string {
+	key = berth.Clip(key, 80)
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+func joinIndex(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 // bounded is an *berth.InvalidError with at most maxFaults of f's faults, or
 // nil.

@@ -177,7 +177,7 @@ func TestABodyThatBreaksOffKeepsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "PATCH /api/v1/inputs/%s HTTP/1.1\r\nHost: berth\r\nAuthorization: Bearer %s\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s",
+	fmt.Fprintf(conn, "PATCH /api/v1/inputs/%s HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/octet-stream\r\nContent-Length: %d\r\n\r\n%s",
 		digest, s.Token("sub"), len(bundle), bundle[:5])
 	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,9 @@ func TestAPageTokenIsOfOneListAndItsFilters(t *testing.T) {
 	engines(t, func(t *testing.T, s *apitest.Server) {
 		c := s.As("root", berth.RoleAdmin)
 		for _, name := range []string{"n-1", "n-2", "n-3"} {
-			submit(t, c, work(name))
+			spec := work("x")
+			spec.Name = name
+			submit(t, c, spec)
 		}
 		s.Agent("lab-1", map[string]string{"os": "linux"}, map[string]string{"os": "darwin"})
 		token := s.Token("root")
@@ -26,15 +28,15 @@ func TestAPageTokenIsOfOneListAndItsFilters(t *testing.T) {
 			_ = json.Unmarshal([]byte(a.body), &p)
 			return a.StatusCode, p.Next
 		}
-		_, tasks := page("/api/v1/tasks?page_size=1&name_prefix=n&tag=")
+		_, tasks := page("/api/v1/tasks?page_size=1&name_prefix=n&pool=default")
 		_, devices := page("/api/v1/devices?page_size=1")
 		if tasks == "" || devices == "" {
 			t.Fatalf("tokens: %q, %q", tasks, devices)
 		}
 		for path, want := range map[string]int{
-			"/tasks?name_prefix=n&tag=&page_token=" + tasks:             200,
-			"/tasks?tag=&page_size=2&name_prefix=n&page_token=" + tasks: 200,
-			"/tasks?name_prefix=n-&tag=&page_token=" + tasks:            422,
+			"/tasks?name_prefix=n&pool=default&page_token=" + tasks:             200,
+			"/tasks?pool=default&page_size=2&name_prefix=n&page_token=" + tasks: 200,
+			"/tasks?name_prefix=n-&pool=default&page_token=" + tasks:            422,
 			"/tasks?page_token=" + tasks:                                422,
 			"/tasks?state=queued&name_prefix=n&page_token=" + tasks:     422,
 			"/devices?page_token=" + tasks:                              422,

@@ -16,7 +16,13 @@ import (
 // concurrent use.
 type schemas struct {
 	mu       sync.Mutex
-	compiled map[[32]byte]*jsonschema.Schema
+	compiled map[[32]byte]payloadSchema
+}
+
+type payloadSchema struct {
+	*jsonschema.Schema
+	// names are the keys that the schema itself names.
+	names map[string]bool
 }
 
 // maxSchemas bounds the cache; an installation has far fewer live versions.
@@ -24,7 +30,7 @@ const maxSchemas = 512
 
 // compile returns the schema, compiled once. A schema that names another file
 // or address is refused: nothing is ever fetched.
-func (s *schemas) compile(schema []byte) (*jsonschema.Schema, error) {
+func (s *schemas) compile(schema []byte) (payloadSchema, error) {
 	key := sha256.Sum256(schema)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +39,7 @@ func (s *schemas) compile(schema []byte) (*jsonschema.Schema, error) {
 	}
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
-		return nil, errors.New("the schema is not JSON")
+		return payloadSchema{}, errors.New("the schema is not JSON")
 	}
 	compiler := jsonschema.NewCompiler()
 	compiler.DefaultDraft(jsonschema.Draft2020)
@@ -43,17 +49,43 @@ func (s *schemas) compile(schema []byte) (*jsonschema.Schema, error) {
 	// address and not this one's.
 	const url = "berth://schemas/payload.json"
 	if err := compiler.AddResource(url, doc); err != nil {
-		return nil, err
+		return payloadSchema{}, err
 	}
-	c, err := compiler.Compile(url)
+	compiled, err := compiler.Compile(url)
 	if err != nil {
-		return nil, err
+		return payloadSchema{}, err
 	}
+	c := payloadSchema{compiled, map[string]bool{}}
+	addNames(doc, c.names)
 	if s.compiled == nil || len(s.compiled) >= maxSchemas {
-		s.compiled = map[[32]byte]*jsonschema.Schema{}
+		s.compiled = map[[32]byte]payloadSchema{}
 	}
 	s.compiled[key] = c
 	return c, nil
+}
+
+// addNames notes every name of a property in a schema.
+func addNames(schema any, names map[string]bool) {
+	switch schema := schema.(type) {
+	case []any:
+		for _, part := range schema {
+			addNames(part, names)
+		}
+	case map[string]any:
+		properties, _ := schema["properties"].(map[string]any)
+		for name := range properties {
+			names[name] = true
+		}
+		required, _ := schema["required"].([]any)
+		for _, name := range required {
+			if text, ok := name.(string); ok {
+				names[text] = true
+			}
+		}
+		for _, part := range schema {
+			addNames(part, names)
+		}
+	}
 }
 
 // check judges a payload by a plugin version's schema and adds its faults
@@ -74,7 +106,9 @@ func (s *schemas) check(path string, payload []byte, plugin berth.Plugin, f *ber
 	}
 	var broken *jsonschema.ValidationError
 	if err := schema.Validate(instance); errors.As(err, &broken) {
-		fromPayload(broken).faults(path, instance, f)
+		v := fromPayload(broken)
+		v.known = schema.names
+		v.faults(path, instance, f)
 	}
 	return nil
 }

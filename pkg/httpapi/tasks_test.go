@@ -342,8 +342,8 @@ func TestArtifactsAreServedSoThatNoBrowserRunsThem(t *testing.T) {
 	task := submit(t, s.Client(token), work("x"))
 	attempt := s.Agent("lab-1", map[string]string{"os": "linux"}).Run(task.ID)
 	for name, tc := range map[string]struct{ stored, served, disposition string }{
-		"page.png":  {"image/png", "image/png", "inline; filename=page.png"},
-		"tree.json": {"application/json", "application/json; charset=utf-8", "inline; filename=tree.json"},
+		"page.png":  {"image/png", "image/png", "attachment; filename=page.png"},
+		"tree.json": {"application/json", "application/json; charset=utf-8", "attachment; filename=tree.json"},
 		"evil.html": {"text/html", "application/octet-stream", "attachment; filename=evil.html"},
 		"evil.svg":  {"image/svg+xml", "application/octet-stream", "attachment; filename=evil.svg"},
 		"odd.bin":   {"not a type", "application/octet-stream", "attachment; filename=odd.bin"},
@@ -356,7 +356,7 @@ func TestArtifactsAreServedSoThatNoBrowserRunsThem(t *testing.T) {
 		}
 		for header, want := range map[string]string{
 			"Content-Type": tc.served, "Content-Disposition": tc.disposition, "X-Content-Type-Options": "nosniff",
-			"Content-Security-Policy": "default-src 'none'; sandbox",
+			"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
 		} {
 			if got := a.Header.Get(header); got != want {
 				t.Errorf("%s: %s is %q, want %q", name, header, got, want)

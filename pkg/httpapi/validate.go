@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/httpserver"
+	"github.com/berth-dev/berth/pkg/strictjson"
 )
 
 // Bounds of request bodies in bytes.
@@ -53,7 +54,7 @@ func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
 		var f berth.Faults
 		op.judgeQuery(c, &f)
 		if len(body) > 0 {
-			if err := strictJSON(body); err != nil {
+			if err := strictjson.Check(body, s.document.isProperty); err != nil {
 				return err
 			}
 		}
@@ -171,7 +172,7 @@ func (d *document) faults(op operation, found []*verrors.ValidationError, body [
 				f.Add("", "the request body is missing", "send a JSON object")
 				continue
 			}
-			_ = json.Unmarshal(body, &instance) // strictJSON has read it
+			_ = json.Unmarshal(body, &instance) // strictjson has read it
 		}
 		d.finding(op, e, root, instance, f)
 	}
