@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -29,7 +30,11 @@ func (a *API) getInput(c echo.Context) error {
 		return err
 	}
 	defer func() { _ = content.Close() }()
-	// Opens the first part, so that what is lost is said before the answer begins.
+	// Opens the part that is asked for first, so that what is lost is said before
+	// the answer begins: of any part, once the download has come to it.
+	if _, err := content.Seek(firstByte(c.Request()), io.SeekStart); err != nil {
+		return err
+	}
 	if _, err := content.Read(nil); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -38,6 +43,18 @@ func (a *API) getInput(c echo.Context) error {
 	h.Set("ETag", inputs.ETag(input.Digest))
 	http.ServeContent(c.Response(), c.Request(), "", time.Time{}, &sent{Content: content, c: c, log: a.Logger, digest: input.Digest})
 	return nil
+}
+
+// firstByte that a request for the rest of an input asks for; 0 for every other.
+func firstByte(r *http.Request) int64 {
+	from, ok := strings.CutPrefix(r.Header.Get("Range"), "bytes=")
+	if !ok {
+		return 0
+	}
+	if n, ok := number(strings.TrimSuffix(from, "-")); ok {
+		return n
+	}
+	return 0
 }
 
 // sent moves the connection's deadline on with each piece, and tells the log

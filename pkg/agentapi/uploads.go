@@ -73,7 +73,7 @@ func (a *API) receive(ctx context.Context, c echo.Context, kind blob.Kind, u upl
 		return stored{}, &http.MaxBytesError{Limit: limit}
 	}
 	key := blob.NewKey(kind)
-	body := &patient{r: httpserver.Steady(c, c.Request().Body, uploadIdle)}
+	body := &patient{r: httpserver.Steady(c, c.Request().Body, uploadIdle, uploadWithin)}
 	size, sum, err := a.Blobs.Put(ctx, key, body, limit)
 	if body.err != nil {
 		return stored{}, &problem.Error{

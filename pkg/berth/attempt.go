@@ -97,7 +97,7 @@ const (
 	// the attempt cannot be handed over ([Deliverable]).
 	ReasonAgentDowngraded = "agent_downgraded"
 	// ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining,
-	// ReasonInputs and ReasonJournal are an agent's, for attempts that it ended
+	// ReasonInputs, ReasonInputLost and ReasonJournal are an agent's, for attempts that it ended
 	// for want of a server, by its own end, before their start was known, while it
 	// drained, without their inputs, or because it could not write them down.
 	ReasonFenced          = "fenced"
@@ -105,6 +105,7 @@ const (
 	ReasonStartUnanswered = "start_unanswered"
 	ReasonDraining        = "draining"
 	ReasonInputs          = "input_unavailable"
+	ReasonInputLost       = "input_lost" // the server has its bytes no more
 	ReasonJournal         = "journal_failed"
 	// ReasonFoundLost: the sweep found the task in no place.
 	ReasonFoundLost = "found_lost"

@@ -47,6 +47,9 @@ var (
 	// ErrStorageUnavailable: the object store of artifacts, logs and inputs does
 	// not answer. It is also an ErrUnavailable.
 	ErrStorageUnavailable error = storageUnavailable{}
+	// ErrInputLost: an input is recorded, and the store has its bytes no more.
+	// Whoever uploads the file again heals it. It is also an ErrUnavailable.
+	ErrInputLost error = inputLost{}
 	// ErrNotActive: another process is this pool's active scheduler.
 	ErrNotActive = errors.New("another process is active")
 	// ErrExpired: a token's time is over.
@@ -81,6 +84,13 @@ func (storageUnavailable) Error() string { return "the object store is unavailab
 
 // Is makes errors.Is(err, ErrUnavailable) true.
 func (storageUnavailable) Is(target error) bool { return target == ErrUnavailable }
+
+type inputLost struct{}
+
+func (inputLost) Error() string { return "the input's bytes are lost" }
+
+// Is makes errors.Is(err, ErrUnavailable) true.
+func (inputLost) Is(target error) bool { return target == ErrUnavailable }
 
 // DatabaseAccessError is that the database lets nobody in, for a reason that an
 // operator can mend. errors.Is(err, ErrUnavailable) holds, for it may be mended

@@ -85,7 +85,7 @@ func SignalOf(outcome Outcome, reason string, by EndedBy, started bool) (HealthS
 // with the device.
 func ofTheAgent(reason string) bool {
 	switch reason {
-	case ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining, ReasonInputs, ReasonJournal:
+	case ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining, ReasonInputs, ReasonInputLost, ReasonJournal:
 		return true
 	}
 	return false

@@ -32,6 +32,8 @@ type Store interface {
 	// GetFrom is Get from the byte offset on; size is the whole blob's. An offset
 	// below 0 or behind the end is berth.ErrInvalid.
 	GetFrom(ctx context.Context, key Key, offset int64) (r io.ReadCloser, size int64, err error)
+	// Stat says what List would of one blob, or returns berth.ErrNotFound.
+	Stat(ctx context.Context, key Key) (Info, error)
 	// Delete removes a blob; one that is not there is no error.
 	Delete(ctx context.Context, key Key) error
 	// List returns at most limit blobs whose keys begin with prefix, in an order

@@ -230,6 +230,21 @@ func (d *Directory) GetFrom(_ context.Context, key Key, offset int64) (io.ReadCl
 	return f, size, nil
 }
 
+// Stat implements Store.
+func (d *Directory) Stat(_ context.Context, key Key) (Info, error) {
+	if err := key.Valid(); err != nil {
+		return Info{}, err
+	}
+	info, err := os.Stat(d.path(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Info{}, fmt.Errorf("blob: %w", berth.ErrNotFound)
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("look at a blob: %w", err)
+	}
+	return Info{Key: key, Size: info.Size(), ModTime: info.ModTime()}, nil
+}
+
 // seek moves to offset and returns the file's size.
 func seek(f *os.File, offset int64) (int64, error) {
 	info, err := f.Stat()

@@ -51,8 +51,14 @@ func (s *S3) Put(ctx context.Context, key Key, r io.Reader, limit int64) (int64,
 	if err := key.Valid(); err != nil {
 		return 0, "", err
 	}
-	p := put{s3: s, ctx: ctx, key: key, mark: uuid.NewString(), digest: sha256.New(), limit: limit, source: &contextReader{ctx: ctx, r: r}}
-	if err := p.run(); err != nil {
+	p := put{s3: s, ctx: ctx, call: begin(ctx), key: key, mark: uuid.NewString(), digest: sha256.New(), limit: limit, source: &contextReader{ctx: ctx, r: r}}
+	err := p.run()
+	p.call.end()
+	switch {
+	case errors.Is(err, berth.ErrNotFound) && p.source.err == nil:
+		// Somebody tidied its parts away, or its end was answered and the answer lost.
+		return 0, "", fmt.Errorf("write a blob: its parts are gone from the object store: %w", berth.ErrStorageUnavailable)
+	case err != nil:
 		return 0, "", err
 	}
 	return p.size, hex.EncodeToString(p.digest.Sum(nil)), nil
@@ -62,6 +68,7 @@ func (s *S3) Put(ctx context.Context, key Key, r io.Reader, limit int64) (int64,
 type put struct {
 	s3     *S3
 	ctx    context.Context // of the one call that the put is
+	call   *call           // of the request that is under way
 	key    Key
 	mark   string
 	source *contextReader
@@ -94,7 +101,7 @@ func (p *put) run() error {
 	if !last {
 		return p.inParts()
 	}
-	_, err = p.s3.core.PutObject(p.ctx, p.s3.bucket, p.s3.object(p.key), bytes.NewReader(p.buf.Bytes()), p.size, "", sumOf(p.buf.Bytes()), p.options())
+	_, err = p.s3.core.PutObject(p.call.ctx, p.s3.bucket, p.s3.object(p.key), bytes.NewReader(p.buf.Bytes()), p.size, "", sumOf(p.buf.Bytes()), p.options())
 	return p.judge("write a blob", err)
 }
 
@@ -110,18 +117,25 @@ func (p *put) options() minio.PutObjectOptions {
 	return o
 }
 
-// judge looks at a refusal because the key is taken: it may be taken by this
-// very put, whose first answer was lost.
+// judge looks at a refusal because the key is taken, or the parts are gone: it may
+// be this very put that did it, and its first answer was lost.
 func (p *put) judge(doing string, err error) error {
-	err = s3Error(p.ctx, doing, err)
-	if !errors.Is(err, berth.ErrExists) {
+	err = p.call.judge(doing, err)
+	if !errors.Is(err, berth.ErrExists) && !errors.Is(err, berth.ErrNotFound) {
 		return err
 	}
-	info, statErr := p.s3.core.StatObject(p.ctx, p.s3.bucket, p.s3.object(p.key), minio.StatObjectOptions{})
+	p.next()
+	info, statErr := p.s3.core.StatObject(p.call.ctx, p.s3.bucket, p.s3.object(p.key), minio.StatObjectOptions{})
 	if statErr == nil && info.Metadata.Get("X-Amz-Meta-"+putMark) == p.mark {
 		return nil
 	}
 	return err
+}
+
+// next request: each may stand still for as long as any other.
+func (p *put) next() {
+	p.call.end()
+	p.call = begin(p.ctx)
 }
 
 // inParts sends what is in buf and all that follows.
@@ -129,13 +143,13 @@ func (p *put) inParts() (err error) {
 	object := p.s3.object(p.key)
 	// Not every server knows conditions on parts, so look first. Keys are never
 	// used twice; this is for whoever would try.
-	if _, err := p.s3.core.StatObject(p.ctx, p.s3.bucket, object, minio.StatObjectOptions{}); err == nil {
+	if _, err := p.s3.core.StatObject(p.call.ctx, p.s3.bucket, object, minio.StatObjectOptions{}); err == nil {
 		return fmt.Errorf("blob: %w", berth.ErrExists)
 	}
 	opts := p.options()
-	upload, err := p.s3.core.NewMultipartUpload(p.ctx, p.s3.bucket, object, minio.PutObjectOptions{ContentType: opts.ContentType, UserMetadata: opts.UserMetadata})
+	upload, err := p.s3.core.NewMultipartUpload(p.call.ctx, p.s3.bucket, object, minio.PutObjectOptions{ContentType: opts.ContentType, UserMetadata: opts.UserMetadata})
 	if err != nil {
-		return s3Error(p.ctx, "begin a blob", err)
+		return p.call.judge("begin a blob", err)
 	}
 	defer func() {
 		if err != nil {
@@ -146,16 +160,18 @@ func (p *put) inParts() (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = p.s3.core.CompleteMultipartUpload(p.ctx, p.s3.bucket, object, upload, parts, opts)
+	p.next()
+	_, err = p.s3.core.CompleteMultipartUpload(p.call.ctx, p.s3.bucket, object, upload, parts, opts)
 	return p.judge("complete a blob", err)
 }
 
 func (p *put) sendParts(upload string) (parts []minio.CompletePart, err error) {
 	for number, last := 1, false; ; number++ {
-		part, err := p.s3.core.PutObjectPart(p.ctx, p.s3.bucket, p.s3.object(p.key), upload, number, bytes.NewReader(p.buf.Bytes()), int64(p.buf.Len()),
+		p.next()
+		part, err := p.s3.core.PutObjectPart(p.call.ctx, p.s3.bucket, p.s3.object(p.key), upload, number, bytes.NewReader(p.buf.Bytes()), int64(p.buf.Len()),
 			minio.PutObjectPartOptions{Sha256Hex: sumOf(p.buf.Bytes()), DisableContentSha256: true})
 		if err != nil {
-			return nil, s3Error(p.ctx, "write a part of a blob", err)
+			return nil, p.call.judge("write a part of a blob", err)
 		}
 		parts = append(parts, minio.CompletePart{PartNumber: number, ETag: part.ETag})
 		if last {
@@ -175,6 +191,9 @@ const abortWithin = 10 * time.Second
 
 // abort removes the parts; what it cannot remove is left to Tidy.
 func (p *put) abort(upload string) {
+	if errors.Is(context.Cause(p.call.ctx), errStalled) {
+		return // it would stall, too
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), abortWithin)
 	defer cancel()
 	_ = p.s3.core.AbortMultipartUpload(ctx, p.s3.bucket, p.s3.object(p.key), upload)
@@ -202,29 +221,32 @@ func (s *S3) GetFrom(ctx context.Context, key Key, offset int64) (io.ReadCloser,
 	if offset > 0 {
 		opts.Set("Range", "bytes="+strconv.FormatInt(offset, 10)+"-")
 	}
-	r, info, header, err := s.core.GetObject(ctx, s.bucket, s.object(key), opts)
-	if minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable {
+	c := begin(ctx)
+	r, info, header, err := s.core.GetObject(c.ctx, s.bucket, s.object(key), opts)
+	size := info.Size
+	switch {
+	case minio.ToErrorResponse(err).StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		c.end()
 		return s.atEnd(ctx, key, offset)
+	case err != nil:
+		c.end()
+		return nil, 0, c.judge("open a blob", err)
+	case offset > 0:
+		size, err = wholeSize(header.Get("Content-Range"))
 	}
-	if err != nil {
-		return nil, 0, s3Error(ctx, "open a blob", err)
-	}
-	if offset == 0 {
-		return s3Reader{r, ctx}, info.Size, nil
-	}
-	size, err := wholeSize(header.Get("Content-Range"))
 	if err != nil {
 		_ = r.Close()
+		c.end()
 		return nil, 0, err
 	}
-	return s3Reader{r, ctx}, size, nil
+	return s3Reader{r, c}, size, nil
 }
 
 // atEnd answers an offset that has no byte behind it.
 func (s *S3) atEnd(ctx context.Context, key Key, offset int64) (io.ReadCloser, int64, error) {
-	info, err := s.core.StatObject(ctx, s.bucket, s.object(key), minio.StatObjectOptions{})
+	info, err := s.Stat(ctx, key)
 	if err != nil {
-		return nil, 0, s3Error(ctx, "open a blob", err)
+		return nil, 0, err
 	}
 	if offset != info.Size {
 		return nil, 0, fmt.Errorf("offset %d of a blob of %d bytes: %w", offset, info.Size, berth.ErrInvalid)
@@ -245,16 +267,37 @@ func wholeSize(contentRange string) (int64, error) {
 // s3Reader keeps the object store's own errors from the caller.
 type s3Reader struct {
 	io.ReadCloser
-	ctx context.Context // of the one request that is read
+	call *call // that is read
 }
 
 // Read implements io.Reader.
 func (r s3Reader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		err = s3Error(r.ctx, "read a blob", err)
+		err = r.call.judge("read a blob", err)
 	}
 	return n, err
+}
+
+// Close implements io.Closer.
+func (r s3Reader) Close() error {
+	err := r.ReadCloser.Close()
+	r.call.end()
+	return err
+}
+
+// Stat implements Store.
+func (s *S3) Stat(ctx context.Context, key Key) (Info, error) {
+	if err := key.Valid(); err != nil {
+		return Info{}, err
+	}
+	c := begin(ctx)
+	defer c.end()
+	info, err := s.core.StatObject(c.ctx, s.bucket, s.object(key), minio.StatObjectOptions{})
+	if err != nil {
+		return Info{}, c.judge("look at a blob", err)
+	}
+	return Info{Key: key, Size: info.Size, ModTime: info.LastModified}, nil
 }
 
 // Delete implements Store.
@@ -262,7 +305,9 @@ func (s *S3) Delete(ctx context.Context, key Key) error {
 	if err := key.Valid(); err != nil {
 		return err
 	}
-	err := s3Error(ctx, "delete a blob", s.core.RemoveObject(ctx, s.bucket, s.object(key), minio.RemoveObjectOptions{}))
+	c := begin(ctx)
+	defer c.end()
+	err := c.judge("delete a blob", s.core.RemoveObject(c.ctx, s.bucket, s.object(key), minio.RemoveObjectOptions{}))
 	if errors.Is(err, berth.ErrNotFound) {
 		return nil
 	}
@@ -271,16 +316,16 @@ func (s *S3) Delete(ctx context.Context, key Key) error {
 
 // List implements Store. Its order is the keys'.
 func (s *S3) List(ctx context.Context, prefix string, after Key, limit int) ([]Info, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	c := begin(ctx)
+	defer c.end()
 	opts := minio.ListObjectsOptions{Prefix: s.prefix + prefix, Recursive: true, MaxKeys: min(limit, listPage)}
 	if after != "" {
 		opts.StartAfter = s.object(after)
 	}
 	var blobs []Info
-	for o := range s.core.ListObjectsIter(ctx, s.bucket, opts) {
+	for o := range s.core.ListObjectsIter(c.ctx, s.bucket, opts) {
 		if o.Err != nil {
-			return nil, s3Error(ctx, "list blobs", o.Err)
+			return nil, c.judge("list blobs", o.Err)
 		}
 		key := Key(strings.TrimPrefix(o.Key, s.prefix))
 		if key.Valid() != nil {
@@ -290,15 +335,15 @@ func (s *S3) List(ctx context.Context, prefix string, after Key, limit int) ([]I
 			break
 		}
 	}
-	return blobs, ctx.Err()
+	return blobs, c.judge("list blobs", c.ctx.Err())
 }
 
 // Tidy implements Store.
 func (s *S3) Tidy(ctx context.Context, olderThan time.Time) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for u := range s.core.ListIncompleteUploads(ctx, s.bucket, s.prefix, true) {
-		if err := s3Error(ctx, "list broken-off blobs", u.Err); errors.Is(err, berth.ErrNotFound) {
+	c := begin(ctx)
+	defer c.end()
+	for u := range s.core.ListIncompleteUploads(c.ctx, s.bucket, s.prefix, true) {
+		if err := c.judge("list broken-off blobs", u.Err); errors.Is(err, berth.ErrNotFound) {
 			return nil // some servers say so of an empty list
 		} else if err != nil {
 			return err
@@ -306,7 +351,7 @@ func (s *S3) Tidy(ctx context.Context, olderThan time.Time) error {
 		if !u.Initiated.Before(olderThan) || !Key(strings.TrimPrefix(u.Key, s.prefix)).Made() {
 			continue
 		}
-		if err := s3Error(ctx, "remove a broken-off blob", s.core.AbortMultipartUpload(ctx, s.bucket, u.Key, u.UploadID)); err != nil && !errors.Is(err, berth.ErrNotFound) {
+		if err := c.judge("remove a broken-off blob", s.core.AbortMultipartUpload(c.ctx, s.bucket, u.Key, u.UploadID)); err != nil && !errors.Is(err, berth.ErrNotFound) {
 			return err
 		}
 	}

@@ -26,6 +26,9 @@ type S3Options struct {
 	URL string
 	// AccessKey and SecretKey sign the requests. They are never part of the URL.
 	AccessKey, SecretKey redact.String
+	// StallWithin bounds the wait for an answer, and for the next byte to go or to
+	// come; 0: 7 s. A request that stalled is sent once more.
+	StallWithin time.Duration
 }
 
 // s3Place is a parsed URL.
@@ -41,9 +44,10 @@ const (
 	// checkWithin bounds the look at the bucket when it is opened.
 	checkWithin = 10 * time.Second
 	// s3Tries of a request that failed for a passing reason.
-	s3Tries = 4
-	// answerWithin bounds the wait for an answer's first byte.
-	answerWithin = 30 * time.Second
+	s3Tries = 3
+	// stallWithin is the default of S3Options.StallWithin: an agent waits 20 s for
+	// the answer to a chunk of a log, and two stalls come before it.
+	stallWithin = 7 * time.Second
 )
 
 // ValidS3URL is nil or what is wrong with a URL of S3Options.
@@ -116,30 +120,36 @@ func OpenS3(ctx context.Context, o S3Options) (store *S3, unreachable, err error
 	if err != nil {
 		return nil, nil, &berth.SetupError{What: "the blob store's URL cannot be used", Remedy: "BERTH_BLOBS: " + err.Error()}
 	}
+	if o.StallWithin <= 0 {
+		o.StallWithin = stallWithin
+	}
 	client, err := minio.New(place.host, &minio.Options{
 		Creds:  credentials.NewStaticV4(o.AccessKey.Reveal(), o.SecretKey.Reveal(), ""),
-		Secure: place.secure, Region: place.region, BucketLookup: place.lookup, MaxRetries: s3Tries, Transport: transport(),
+		Secure: place.secure, Region: place.region, BucketLookup: place.lookup, MaxRetries: s3Tries, Transport: &watched{next: transport(), stall: o.StallWithin},
 	})
 	if err != nil {
 		return nil, nil, &berth.SetupError{What: "the blob store's URL cannot be used", Remedy: "check the endpoint in BERTH_BLOBS"}
 	}
 	s := &S3{core: minio.Core{Client: client}, bucket: place.bucket, prefix: place.prefix}
-	ctx, cancel := context.WithTimeout(ctx, checkWithin)
-	defer cancel()
-	_, err = s.List(ctx, "", "", 1)
+	check := begin(ctx)
+	defer check.end()
+	defer time.AfterFunc(checkWithin, func() { check.cancel(errStalled) }).Stop()
+	_, err = s.List(check.ctx, "", "", 1)
+	if err != nil && ctx.Err() == nil && errors.Is(context.Cause(check.ctx), errStalled) {
+		err = s3Error(ctx, "look at the bucket", errStalled)
+	}
 	if setup := (*berth.SetupError)(nil); errors.As(err, &setup) {
 		return nil, nil, setup
 	}
 	return s, err, nil
 }
 
-// transport bounds each wait but not the length of a body.
+// transport of the requests; their waits are bounded by watched.
 func transport() http.RoundTripper {
 	return &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: answerWithin,
 		ExpectContinueTimeout: 5 * time.Second,
 		IdleConnTimeout:       time.Minute,
 		MaxIdleConnsPerHost:   32,

@@ -31,6 +31,7 @@ const (
 	reasonArtifactLost   = "artifact_refused"          // the server did not take an artifact
 	reasonDraining       = berth.ReasonDraining        // this host takes nothing more
 	reasonInputs         = berth.ReasonInputs          // an input could not be fetched or does not fit; nothing was done
+	reasonInputLost      = berth.ReasonInputLost       // the server has an input's bytes no more; nothing was done
 	reasonJournal        = berth.ReasonJournal         // the start could not be put on disk; nothing was done
 )
 
@@ -237,6 +238,8 @@ func (a *Agent) handBack(h *hold) {
 	switch cause := h.cause(); {
 	case errors.Is(cause, errDraining):
 		reason = reasonDraining
+	case errors.Is(cause, errInputLost):
+		reason, draining = reasonInputLost, false
 	case errors.Is(cause, errInputs):
 		reason, draining = reasonInputs, false
 	case !errors.Is(cause, errStopping):

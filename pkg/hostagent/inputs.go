@@ -28,6 +28,8 @@ const (
 var (
 	// errInputs: the inputs could not be had; the attempt is handed back.
 	errInputs = errors.New("the inputs cannot be had")
+	// errInputLost: the server says that it has an input's bytes no more.
+	errInputLost = fmt.Errorf("the server has lost them: %w", errInputs)
 	// errInputDigest: what came is not what was asked for.
 	errInputDigest = errors.New("the input's bytes have another digest")
 	// errInputWrite: the disk did not take the bytes.
@@ -46,6 +48,9 @@ func (a *Agent) fetchInputs(h *hold) (release func(), ok bool) {
 	}
 	if h.cause() == nil {
 		a.log.Error("the inputs of an attempt cannot be had; it is handed back", a.fields(h, zap.Error(err))...)
+		if isCode(err, protocol.CodeInputLost) {
+			h.end(errInputLost)
+		}
 		h.end(errInputs)
 		if errors.Is(err, errInputWrite) {
 			a.storageFailed(err)

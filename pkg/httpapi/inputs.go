@@ -101,10 +101,7 @@ func (s *Server) GetInputContent(ctx context.Context, in GetInputContentRequestO
 	// Opens the first part, so that what is lost is said before the answer begins.
 	if _, err := content.Read(nil); err != nil && !errors.Is(err, io.EOF) {
 		_ = content.Close()
-		if errors.Is(err, berth.ErrUnavailable) {
-			return nil, err
-		}
-		return nil, lost("input", err)
+		return nil, lostInput(err)
 	}
 	if err := s.recordPiece(ctx, berth.AuditEvent{
 		Action: berth.AuditInputRead, TargetKind: "input", TargetID: i.Digest, After: berth.NumberFacts("size", i.Size),
@@ -113,6 +110,22 @@ func (s *Server) GetInputContent(ctx context.Context, in GetInputContentRequestO
 		return nil, err
 	}
 	return contentAnswer{input: i, content: content, request: requestOf(ctx)}, nil
+}
+
+// lostInput tells a person what heals an input whose bytes are gone, and not to
+// wait for it: only agents do.
+func lostInput(err error) error {
+	switch {
+	case errors.Is(err, berth.ErrInputLost):
+		return &problem.Error{
+			Status: http.StatusGone, Code: protocol.CodeInputLost, Title: "Input lost",
+			Detail: "The input is recorded, but the server's store has its bytes no more.",
+			Remedy: "Upload the file again (`berth input put FILE`); all that use it have it then.", Err: err,
+		}
+	case errors.Is(err, berth.ErrUnavailable):
+		return err
+	}
+	return lost("input", err)
 }
 
 // contentAnswer streams an input, or the ranges of it that were asked for.

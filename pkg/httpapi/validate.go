@@ -95,7 +95,7 @@ func (s *Server) validateStream(c echo.Context, op operation, next echo.HandlerF
 		return &http.MaxBytesError{Limit: berth.MaxInputPart}
 	}
 	if r.Body != nil {
-		r.Body = patient{httpserver.Steady(c, http.MaxBytesReader(c.Response(), r.Body, berth.MaxInputPart), partIdle)}
+		r.Body = patient{httpserver.Steady(c, http.MaxBytesReader(c.Response(), r.Body, berth.MaxInputPart), partIdle, partWithin)}
 	}
 	return next(c)
 }

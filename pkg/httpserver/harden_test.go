@@ -322,7 +322,7 @@ func TestABodyThatTricklesEnds(t *testing.T) {
 	e := httpserver.New(httpserver.Options{Kinds: map[httpserver.Route]httpserver.Kind{{Method: "POST", Path: "/up"}: httpserver.Upload}})
 	ended := make(chan error, 1)
 	e.POST("/up", func(c echo.Context) error {
-		n, err := io.Copy(io.Discard, httpserver.Steady(c, c.Request().Body, 500*time.Millisecond))
+		n, err := io.Copy(io.Discard, httpserver.Steady(c, c.Request().Body, 500*time.Millisecond, time.Minute))
 		ended <- err
 		return c.String(200, fmt.Sprint(n))
 	})

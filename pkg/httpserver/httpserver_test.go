@@ -324,6 +324,78 @@ func TestARequestThatDoesNotEndIsBrokenOff(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
+// deadlines keeps the last write deadline of each connection.
+type deadlines struct {
+	net.Listener
+	write *atomic.Pointer[time.Time]
+}
+
+func (l deadlines) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return heardConn{c, l.write}, err
+}
+
+type heardConn struct {
+	net.Conn
+	write *atomic.Pointer[time.Time]
+}
+
+func (c heardConn) SetWriteDeadline(t time.Time) error {
+	c.write.Store(&t)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// A client may be silent for as long as idle; once its bytes are there, the answer
+// may be written until within has passed.
+func TestABodyIsWaitedForAndItsAnswerMayComeLate(t *testing.T) {
+	const idle, within = time.Minute, time.Hour
+	left := func(w *atomic.Pointer[time.Time]) time.Duration { return time.Until(*w.Load()) }
+	write := &atomic.Pointer[time.Time]{}
+	during := make(chan time.Duration, 10)
+	e := httpserver.New(httpserver.Options{Kinds: map[httpserver.Route]httpserver.Kind{{Method: "PUT", Path: "/x"}: httpserver.Upload}})
+	e.PUT("/x", func(c echo.Context) error {
+		body := readerFunc(func(p []byte) (int, error) {
+			n, err := c.Request().Body.Read(p)
+			during <- left(write)
+			return n, err
+		})
+		if _, err := io.Copy(io.Discard, httpserver.Steady(c, body, idle, within)); err != nil {
+			return err
+		}
+		return c.String(200, left(write).String())
+	})
+	s := httptest.NewUnstartedServer(e)
+	s.Listener = deadlines{s.Listener, write}
+	s.Config.ReadTimeout, s.Config.WriteTimeout = 30*time.Second, 30*time.Second
+	s.Start()
+	defer s.Close()
+	defer http.DefaultClient.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), "PUT", s.URL+"/x", strings.NewReader("the body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := time.ParseDuration(string(b))
+	if err != nil || after < within/2 || after > within {
+		t.Errorf("after the body %q are left, %v", b, err)
+	}
+	if d := <-during; d > idle || d < 0 {
+		t.Errorf("while it is waited for, %v are left", d)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
 func TestExtendOutlastsTheServersTimeouts(t *testing.T) {
 	for _, extend := range []bool{true, false} {
 		t.Run(fmt.Sprint(extend), func(t *testing.T) {

@@ -18,9 +18,11 @@ type Content struct {
 	ctx   context.Context // io.Reader has no place for it
 	blobs blob.Store
 	parts []berth.InputPart
-	size  int64
-	at    int64
-	r     io.ReadCloser // of the bytes at `at`; nil: to be opened
+	// digest for errors.
+	digest string
+	size   int64
+	at     int64
+	r      io.ReadCloser // of the bytes at `at`; nil: to be opened
 }
 
 var _ io.ReadSeekCloser = (*Content)(nil)
@@ -37,7 +39,7 @@ func (s *Service) content(ctx context.Context, input berth.Input, parts []berth.
 	if end != input.Size {
 		return berth.Input{}, nil, fmt.Errorf("input %s: its parts end at %d of %d", input.Digest, end, input.Size)
 	}
-	return input, &Content{ctx: ctx, blobs: s.blobs, parts: parts, size: input.Size}, nil
+	return input, &Content{ctx: ctx, blobs: s.blobs, parts: parts, digest: input.Digest, size: input.Size}, nil
 }
 
 // Size in bytes.
@@ -79,12 +81,12 @@ func (c *Content) open() error {
 	switch {
 	case errors.Is(err, berth.ErrNotFound):
 		// The caller's input is known; that its bytes are gone is the server's fault.
-		return errors.New("a part of the input is not in the blob store")
+		return fmt.Errorf("input %s: a part is not in the blob store: %w", c.digest, berth.ErrInputLost)
 	case err != nil:
 		return err
 	case size != part.Size:
 		_ = r.Close()
-		return errors.New("a part of the input has another size in the blob store")
+		return fmt.Errorf("input %s: a part has another size in the blob store: %w", c.digest, berth.ErrInputLost)
 	}
 	c.r = r
 	return nil

@@ -21,10 +21,12 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/blob"
@@ -52,7 +54,8 @@ func New(s store.Inputs, blobs blob.Store, logger *zap.Logger) *Service {
 
 // Begin starts or resumes an upload. Stored in the answer: there is nothing to
 // send; otherwise go on with the byte Received. Another size than the open
-// upload's starts it over.
+// upload's starts it over. A stored input whose bytes the blob store lacks is
+// lost, and to be sent again; nothing is taken from it until that upload is whole.
 //
 // A digest that is none, a size below 0 or one that contradicts the digest is a
 // *berth.InvalidError with the paths digest and size; a size over
@@ -66,9 +69,13 @@ func (s *Service) Begin(ctx context.Context, actor berth.Actor, digest string, s
 	if err != nil {
 		return berth.Input{}, err
 	}
-	u, err := s.store.BeginInput(ctx, store.BeginInputParams{
-		Actor: actor, ID: uuid.Must(uuid.NewV7()).String(), Digest: digest, Size: size, HashState: state,
-	})
+	p := store.BeginInputParams{Actor: actor, ID: uuid.Must(uuid.NewV7()).String(), Digest: digest, Size: size, HashState: state}
+	u, err := s.store.BeginInput(ctx, p)
+	if err == nil && u.Stored {
+		if p.Lost = s.lost(ctx, digest); p.Lost != "" {
+			u, err = s.store.BeginInput(ctx, p)
+		}
+	}
 	s.discard(ctx, u.Dropped)
 	if err != nil || u.Stored || size > 0 {
 		return u.Input, err
@@ -135,10 +142,49 @@ func (s *Service) Append(ctx context.Context, actor berth.Actor, digest string, 
 		return berth.Input{}, err
 	}
 	p.Sum = sumOf(h)
+	if offset+p.Part.Size == u.Size {
+		p.Lost = s.lost(ctx, digest)
+	}
 	if p.HashState, err = stateOf(h); err != nil {
 		return berth.Input{}, err
 	}
 	return s.record(ctx, p)
+}
+
+// lostAtOnce is how many parts are looked for at once.
+const lostAtOnce = 16
+
+// lost is the key of a part of the stored input that the blob store lacks, or has
+// with another size; "" when there is none, no such input, or it cannot be told:
+// then the record counts.
+func (s *Service) lost(ctx context.Context, digest string) string {
+	parts, err := s.store.InputParts(ctx, berth.Scope{All: true}, digest)
+	if err != nil {
+		return ""
+	}
+	var missing atomic.Pointer[string]
+	look, ctx := errgroup.WithContext(ctx)
+	look.SetLimit(lostAtOnce)
+	for _, p := range parts {
+		look.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			info, err := s.blobs.Stat(ctx, blob.Key(p.BlobKey))
+			if errors.Is(err, berth.ErrNotFound) || err == nil && info.Size != p.Size {
+				missing.Store(&p.BlobKey)
+				return berth.ErrInputLost // one will do
+			}
+			return err
+		})
+	}
+	_ = look.Wait()
+	key := missing.Load()
+	if key == nil {
+		return ""
+	}
+	s.logger.Warn("an input's bytes are gone from the blob store: it is taken anew", zap.String("digest", digest))
+	return *key
 }
 
 // receive streams r into a fresh blob, the part's.

@@ -291,7 +291,84 @@ func TestALostPartIsTheServersFault(t *testing.T) {
 	must(t, os.RemoveAll(root))
 	_, c, err := w.Open(t.Context(), mine(ada), digestOf(content))
 	must(t, err)
-	if _, err := io.ReadAll(c); err == nil || errors.Is(err, berth.ErrNotFound) {
+	if _, err := io.ReadAll(c); !errors.Is(err, berth.ErrInputLost) || !errors.Is(err, berth.ErrUnavailable) || errors.Is(err, berth.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A part's blob is gone. Whoever begins the upload again, or uploads the file for
+// the first time, heals it for all; many at once leave one copy.
+func TestALostInputIsHealedByTheNextUpload(t *testing.T) {
+	content := []byte(strings.Repeat("0123456789", 100))
+	lose := func(w *world) {
+		w.t.Helper()
+		all, err := w.blobs.List(t.Context(), "", "", 1000)
+		must(t, err)
+		must(t, w.blobs.Delete(t.Context(), all[len(all)/2].Key))
+	}
+	upload := func(w *world, actor berth.Actor) error {
+		in, err := w.Begin(t.Context(), actor, digestOf(content), int64(len(content)))
+		if err == nil && in.Stored {
+			return nil
+		}
+		for err == nil && !in.Stored {
+			at := int(in.Received)
+			in, err = w.append(actor, content, at, min(at+400, len(content)))
+		}
+		return err
+	}
+	readable := func(w *world, actor berth.Actor) {
+		w.t.Helper()
+		_, c, err := w.Open(t.Context(), mine(actor), digestOf(content))
+		must(t, err)
+		defer c.Close()
+		if b, err := io.ReadAll(c); err != nil || !bytes.Equal(b, content) {
+			t.Errorf("%s reads %d bytes, %v", actor.ID, len(b), err)
+		}
+		w.left(3)
+	}
+	onAll(t, func(w *world) {
+		must(t, upload(w, ada))
+		lose(w)
+		if in := w.begin(ada, content); in.Stored || in.Received != 0 {
+			t.Fatalf("a lost input: %+v", in)
+		}
+		w.appended(ada, content, 0, 400) // and breaks off: nothing is taken from what is there
+		w.left(3)
+		must(t, upload(w, ada))
+		readable(w, ada)
+		lose(w)
+		must(t, upload(w, bob)) // who never had it
+		readable(w, ada)
+		readable(w, bob)
+		lose(w)
+		var wg sync.WaitGroup
+		for _, actor := range []berth.Actor{ada, bob, ada, bob} {
+			wg.Go(func() {
+				if err := upload(w, actor); err != nil {
+					t.Errorf("%s: %v", actor.ID, err)
+				}
+			})
+		}
+		wg.Wait()
+		readable(w, ada)
+		readable(w, bob)
+		if in := w.begin(ada, content); !in.Stored {
+			t.Errorf("a healed input: %+v", in)
+		}
+	})
+}
+
+// Where the blob store does not say, the record counts.
+func TestAnInputIsNotLostWhileItsStoreHangs(t *testing.T) {
+	blobs, door := blobtest.Stalling(t)
+	w := &world{t: t, blobs: blobs}
+	w.Service = inputs.New(enginetest.SQLite(t).Open(t, store.Options{}), blobs, nil)
+	content := []byte("0123456789")
+	w.begin(ada, content)
+	w.appended(ada, content, 0, 10)
+	door.Shut()
+	if in := w.begin(ada, content); !in.Stored {
+		t.Errorf("%+v", in)
 	}
 }

@@ -40,6 +40,10 @@ func Handler(logger *zap.Logger) echo.HTTPErrorHandler {
 			logger.Error("the object store cannot be used",
 				zap.String("request_id", d.RequestID), zap.String("route", c.Path()), zap.String("error", loggable(err)))
 		}
+		if d.Code == protocol.CodeInputLost {
+			logger.Error("an input's bytes are gone from the blob store: have the file uploaded again, and look for the cause",
+				zap.String("request_id", d.RequestID), zap.String("route", c.Path()), zap.String("error", loggable(err)))
+		}
 		Write(c.Response(), c.Request().Method, d)
 	}
 }

@@ -194,6 +194,9 @@ func sentence(text string) string {
 // upload to a long pause.
 const storageFullRetry = 5 * time.Second
 
+// inputLostRetry: a person has to upload the file again.
+const inputLostRetry = 10 * time.Second
+
 type kind struct {
 	err error
 	protocol.Problem
@@ -236,6 +239,7 @@ func kinds() []kind {
 		{berth.ErrNotActive, p(503, CodeNotActive, "Another process is active", "", "Try again."), soon},
 		{berth.ErrStorageFull, p(503, protocol.CodeStorageFull, "Storage full", "The server has no space left for artifacts and logs.", "Free space in the server's blob directory; then send the same request again."), storageFullRetry},
 		{berth.ErrStorageUnavailable, p(503, protocol.CodeStorageUnavailable, "Object store unavailable", "The server's object store did not answer.", "Send the same request again."), soon},
+		{berth.ErrInputLost, p(503, protocol.CodeInputLost, "Input lost", "The input is recorded, but the server's store has its bytes no more.", "Upload the file again (`berth input put FILE`); all that use it have it then."), inputLostRetry},
 		{berth.ErrUnavailable, p(503, protocol.CodeUnavailable, "Database unavailable", "The database did not answer, or gave up for a passing reason.", "Send the same request again."), soon},
 		{context.DeadlineExceeded, p(503, CodeTimeout, "Timed out", "The request took too long and was broken off.", "Send the same request again."), soon},
 		{context.Canceled, p(503, CodeStopping, "Broken off", "The request was broken off; the server may be stopping.", "Send the same request again."), soon},

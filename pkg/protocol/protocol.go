@@ -76,6 +76,7 @@ const (
 	CodeUnavailable        = "database_unavailable" // 503 with Retry-After
 	CodeStorageFull        = "storage_full"         // 503 with Retry-After
 	CodeStorageUnavailable = "storage_unavailable"  // 503 with Retry-After
+	CodeInputLost          = "input_lost"           // 503 with Retry-After: until the file is uploaded again
 	CodeUnauthorised       = "unauthenticated"
 	CodeInvalid            = "invalid"
 	CodeTooLarge           = "too_large"

@@ -17,6 +17,7 @@ type Inputs interface {
 	// nothing to send (this principal proved to have the bytes before, or the
 	// upload is over). Another size than the open upload's starts it over: Dropped
 	// names the blobs that are of no use any more. Too large is berth.ErrTooLarge.
+	// Where the stored input has the part Lost, it has to be sent again.
 	BeginInput(ctx context.Context, p BeginInputParams) (InputUpload, error)
 
 	// OpenInput reads the principal's open upload, or berth.ErrNotFound.
@@ -32,6 +33,8 @@ type Inputs interface {
 	// principal its owner; another Sum drops the upload and is berth.ErrMismatch.
 	// Dropped names blobs that nothing refers to any more: another upload of the
 	// same bytes was stored first, or the sum was wrong (then with the error).
+	// Where the stored input has the part Lost, this upload takes its place, for all
+	// its owners and tasks, and Dropped names the blobs that it had.
 	// A part of no bytes records none; it ends the upload of an empty input.
 	AppendInput(ctx context.Context, p AppendInputParams) (InputUpload, error)
 
@@ -61,6 +64,8 @@ type BeginInputParams struct {
 	Size   int64
 	// HashState of no bytes.
 	HashState []byte
+	// Lost is the key of a blob that the blob store was found to lack; "": none was.
+	Lost string
 }
 
 // InputUpload is an upload and the input that it makes.
@@ -82,4 +87,6 @@ type AppendInputParams struct {
 	HashState []byte
 	// Sum of all bytes so far, lower-case hex.
 	Sum string
+	// Lost as in BeginInputParams.
+	Lost string
 }

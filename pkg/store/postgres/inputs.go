@@ -59,12 +59,16 @@ func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u sto
 			return err
 		}
 		stored, known, err := t.useInput(berth.Scope{Owner: p.Actor.Principal}, p.Digest)
+		lost := false
+		if err == nil && known && p.Lost != "" {
+			_, lost, err = first(t, column[string], lostUpload, digestOf(p.Digest), p.Lost)
+		}
 		switch {
 		case err != nil:
 			return err
 		case known && stored.Size != p.Size:
 			return berth.Invalid("size", fmt.Sprintf("the input of this digest has %d bytes", stored.Size), "send the file's size in bytes")
-		case known:
+		case known && !lost:
 			u.Input = stored
 			return nil
 		case ok && open.size == p.Size:
@@ -83,6 +87,11 @@ func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u sto
 	})
 	return only(u, err)
 }
+
+// lostUpload is the upload that is a stored input ($1), if the blob $2 is of it.
+const lostUpload = `
+SELECT i.upload_id FROM inputs i
+WHERE i.digest = $1 AND EXISTS (SELECT 1 FROM input_parts p WHERE p.upload_id = i.upload_id AND p.blob_key = $2)`
 
 func (t *tx) newUpload(p store.BeginInputParams) (store.InputUpload, error) {
 	made, ok, err := first(t, scanUpload, `
@@ -144,7 +153,7 @@ func (s *Store) AppendInput(ctx context.Context, p store.AppendInputParams) (u s
 			u.Dropped, err = t.dropUploads([]string{open.id})
 			return err
 		}
-		u, err = t.storeInput(p.Actor, p.Digest, open)
+		u, err = t.storeInput(p, open)
 		return err
 	})
 	if err == nil && wrong {
@@ -167,21 +176,30 @@ func (t *tx) addPart(open *openUpload, p store.AppendInputParams) error {
 }
 
 // storeInput makes a whole upload the input of its digest, or drops it when
-// another one was first.
-func (t *tx) storeInput(actor berth.Actor, digest string, open openUpload) (u store.InputUpload, err error) {
+// another one was first, unless that one's bytes are lost.
+func (t *tx) storeInput(p store.AppendInputParams, open openUpload) (u store.InputUpload, err error) {
+	actor, digest := p.Actor, p.Digest
 	n, err := t.exec(`
 INSERT INTO inputs (digest, size, upload_id, created_at, last_used_at) VALUES ($1, $2, $3, $4, $4) ON CONFLICT DO NOTHING`,
 		digestOf(digest), open.size, uid(open.id), open.now)
 	if err != nil {
 		return u, err
 	}
-	if n == 1 {
-		_, err = t.exec(`UPDATE input_uploads SET stored_at = $2 WHERE id = $1`, uid(open.id), open.now)
-	} else {
-		u.Dropped, err = t.dropUploads([]string{open.id})
+	stored, useless := n == 1, open.id
+	if !stored && p.Lost != "" {
+		if useless, stored, err = t.replaceLost(p, open); err != nil {
+			return u, err
+		}
 	}
-	if err != nil {
-		return u, err
+	if stored {
+		if _, err = t.exec(`UPDATE input_uploads SET stored_at = $2 WHERE id = $1`, uid(open.id), open.now); err != nil {
+			return u, err
+		}
+	}
+	if n == 0 {
+		if u.Dropped, err = t.dropUploads([]string{useless}); err != nil {
+			return u, err
+		}
 	}
 	if _, ok, err := t.useInput(berth.Scope{All: true}, digest); err != nil || !ok {
 		if err == nil {
@@ -199,6 +217,18 @@ INSERT INTO input_owners (digest, principal_kind, principal_id, created_at) VALU
 	}
 	u.Input, err = found(t, "input", scanInput, inputColumns+` WHERE i.digest = $1`, digestOf(digest))
 	return u, err
+}
+
+// replaceLost lets an upload be the input in place of the one whose part is lost,
+// and returns the one that is of no use now: that one, or the new one where
+// another has taken its place meanwhile.
+func (t *tx) replaceLost(p store.AppendInputParams, open openUpload) (useless string, replaced bool, err error) {
+	old, ok, err := first(t, column[string], lostUpload+` FOR NO KEY UPDATE OF i`, digestOf(p.Digest), p.Lost)
+	if err != nil || !ok {
+		return open.id, false, err
+	}
+	_, err = t.exec(`UPDATE inputs SET upload_id = $2 WHERE digest = $1`, digestOf(p.Digest), uid(open.id))
+	return old, true, err
 }
 
 const inputColumns = `SELECT encode(i.digest, 'hex'), i.size, i.created_at, i.last_used_at FROM inputs i`

@@ -31,11 +31,13 @@ func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u sto
 			return err
 		}
 		if len(stored) > 0 {
-			u.Input = stored[0]
-			if u.Size != p.Size {
-				return berth.Invalid("size", fmt.Sprintf("the input of this digest has %d bytes", u.Size), "send the file's size in bytes")
+			if stored[0].Size != p.Size {
+				return berth.Invalid("size", fmt.Sprintf("the input of this digest has %d bytes", stored[0].Size), "send the file's size in bytes")
 			}
-			return nil
+			if _, lost, err := lostUpload(t, p.Digest, p.Lost); err != nil || !lost {
+				u.Input = stored[0]
+				return err
+			}
 		}
 		u, err = beginUpload(t, p)
 		return err
@@ -44,6 +46,15 @@ func (s *Store) BeginInput(ctx context.Context, p store.BeginInputParams) (u sto
 		return store.InputUpload{}, err
 	}
 	return u, nil
+}
+
+// lostUpload is the upload that is a stored input, if the blob key is of it.
+func lostUpload(t *tx, digest, key string) (id string, ok bool, err error) {
+	if key == "" {
+		return "", false, nil
+	}
+	return queryOne(t, scanText, `SELECT i.upload_id FROM inputs i WHERE i.digest = ?1
+		AND EXISTS (SELECT 1 FROM input_parts p WHERE p.upload_id = i.upload_id AND p.blob_key = ?2)`, digest, key)
 }
 
 // beginUpload resumes the principal's upload, or begins one.
@@ -119,7 +130,7 @@ func (s *Store) AppendInput(ctx context.Context, p store.AppendInputParams) (u s
 			u.Dropped, err = dropUploads(t, []string{open.ID})
 			return err
 		}
-		u, err = storeInput(t, p.Actor, open)
+		u, err = storeInput(t, p, open)
 		return err
 	})
 	if err != nil {
@@ -145,23 +156,38 @@ func addPart(t *tx, open *store.InputUpload, p store.AppendInputParams) error {
 }
 
 // storeInput makes a whole upload the input of its digest, or drops it when
-// another one was first.
-func storeInput(t *tx, actor berth.Actor, open store.InputUpload) (u store.InputUpload, err error) {
+// another one was first, unless that one's bytes are lost.
+func storeInput(t *tx, p store.AppendInputParams, open store.InputUpload) (u store.InputUpload, err error) {
 	n, err := t.exec(`INSERT INTO inputs (digest, size, upload_id, created_at, last_used_at) VALUES (?1, ?2, ?3, ?4, ?4)
 		ON CONFLICT DO NOTHING`, open.Digest, open.Size, open.ID, micros(t.now))
 	if err != nil {
 		return u, err
 	}
-	if n == 1 {
-		err = t.execOne("UPDATE input_uploads SET stored_at = ?2 WHERE id = ?1", open.ID, micros(t.now))
-	} else {
-		u.Dropped, err = dropUploads(t, []string{open.ID})
+	stored, useless := n == 1, open.ID
+	if !stored {
+		old, lost, err := lostUpload(t, open.Digest, p.Lost)
+		if err != nil {
+			return u, err
+		}
+		if lost {
+			stored, useless = true, old
+			if err := t.execOne("UPDATE inputs SET upload_id = ?2 WHERE digest = ?1", open.Digest, open.ID); err != nil {
+				return u, err
+			}
+		}
 	}
-	if err != nil {
-		return u, err
+	if stored {
+		if err := t.execOne("UPDATE input_uploads SET stored_at = ?2 WHERE id = ?1", open.ID, micros(t.now)); err != nil {
+			return u, err
+		}
+	}
+	if n == 0 {
+		if u.Dropped, err = dropUploads(t, []string{useless}); err != nil {
+			return u, err
+		}
 	}
 	if _, err := t.exec(`INSERT INTO input_owners (digest, principal_kind, principal_id, created_at) VALUES (?1, ?2, ?3, ?4)
-		ON CONFLICT DO NOTHING`, open.Digest, actor.Kind, actor.ID, micros(t.now)); err != nil {
+		ON CONFLICT DO NOTHING`, open.Digest, p.Actor.Kind, p.Actor.ID, micros(t.now)); err != nil {
 		return u, err
 	}
 	used, err := useInputs(t, berth.Scope{All: true}, []string{open.Digest})
@@ -169,7 +195,7 @@ func storeInput(t *tx, actor berth.Actor, open store.InputUpload) (u store.Input
 		return u, err
 	}
 	u.Input = used[0]
-	return u, auditChange(t, actor, berth.AuditInputStored, "input", open.Digest, "", berth.NumberFacts("size", open.Size))
+	return u, auditChange(t, p.Actor, berth.AuditInputStored, "input", open.Digest, "", berth.NumberFacts("size", open.Size))
 }
 
 const inputSelect = "SELECT i.digest, i.size, i.created_at, i.last_used_at FROM inputs i"

@@ -24,6 +24,8 @@ func inputChecks() []check {
 		in("the second upload of a digest is dropped and makes an owner", inputTwice),
 		in("two uploads of one digest at once", inputTwiceAtOnce),
 		in("one part at once through two handles", inputPartAtOnce),
+		in("an input whose bytes are lost is uploaded anew, for all that use it", inputLost),
+		in("two uploads of a lost input at once", inputLostAtOnce),
 		in("a list by digest, in pages", inputList),
 		in("tasks bring inputs to the host that holds them", inputOfTask),
 		in("an agent that was downgraded gives back what brings inputs", inputDowngrade),
@@ -395,6 +397,117 @@ func inputPartAtOnce(w *world) {
 	}
 	if got := f.append(u.ID, 9, 10); !got.Stored {
 		w.t.Errorf("%+v", got)
+	}
+}
+
+// again is the same file, uploaded by actor through s because the part lost of the
+// stored one is gone; last is its last call.
+func (f *file) again(actor berth.Actor, s store.Store, lost string) (g *file, last store.AppendInputParams) {
+	f.w.t.Helper()
+	g = &file{w: f.w, actor: actor, text: f.text, store: s}
+	p := g.beginParams()
+	p.Lost = lost
+	u, err := s.BeginInput(bg(), p)
+	if err != nil || u.Stored || u.ID == "" {
+		f.w.t.Fatalf("begin: %+v, %v", u, err)
+	}
+	g.append(u.ID, 0, 5)
+	p.ID = newID[string](f.w.Env)
+	if r, err := s.BeginInput(bg(), p); err != nil || r.ID != u.ID || r.Received != 5 {
+		f.w.t.Fatalf("resumed: %+v, %v", r, err)
+	}
+	last = g.part(u.ID, 5, len(g.text))
+	last.Lost = lost
+	return g, last
+}
+
+func (f *file) parts(scope berth.Scope) (keys []string) {
+	f.w.t.Helper()
+	parts, err := f.store.InputParts(bg(), scope, f.digest())
+	f.w.must("parts", err)
+	for _, p := range parts {
+		keys = append(keys, p.BlobKey)
+	}
+	return keys
+}
+
+func inputLost(w *world) {
+	a := w.knowing("h1", 1)
+	f := w.stored(w.user, "0123456789")
+	task, err := w.submitAs(w.user, withInputs(f))
+	w.must("submit", err)
+	w.placed(task.ID)
+	a.one(task.ID)
+	for _, lost := range []string{"", "inputs/another's"} {
+		p := f.beginParams()
+		if p.Lost = lost; lost != "" {
+			p.ID = newID[string](w.Env)
+		}
+		if u, err := w.Store.BeginInput(bg(), p); err != nil || !u.Stored {
+			w.t.Fatalf("what has no such part is lost: %+v, %v", u, err)
+		}
+	}
+	g, last := f.again(w.user, w.Store, f.keys[1])
+	h, late := f.again(w.operator, w.Store, f.keys[0])
+	if d := diff(f.keys, g.parts(all)); d != "" {
+		w.t.Errorf("before the upload is whole:\n%s", d)
+	}
+	u, err := w.Store.AppendInput(bg(), last)
+	if err != nil || !u.Stored || diff(f.keys, u.Dropped) != "" {
+		w.t.Fatalf("whole: %+v, %v", u, err)
+	}
+	if u, err = w.Store.AppendInput(bg(), late); err != nil || !u.Stored || diff(h.keys, u.Dropped) != "" {
+		w.t.Errorf("whoever was slower: %+v, %v", u, err)
+	}
+	_, parts, err := w.Store.AttemptInput(bg(), a.call(), f.digest())
+	if err != nil || len(parts) != 2 || parts[0].BlobKey != g.keys[0] || parts[1].BlobKey != g.keys[1] {
+		w.t.Errorf("the holder reads %v, %v", parts, err)
+	}
+	for _, actor := range []berth.Actor{w.user, w.operator} {
+		if d := diff(g.keys, g.parts(w.mine(actor))); d != "" {
+			w.t.Errorf("%s reads:\n%s", actor.ID, d)
+		}
+	}
+	unknown, err := w.Store.UnknownBlobs(bg(), slices.Concat(f.keys, g.keys, h.keys))
+	if d := diff(slices.Concat(f.keys, h.keys), unknown); err != nil || d != "" {
+		w.t.Errorf("known to nobody, %v:\n%s", err, d)
+	}
+	// It is lost once more, and expires as any other.
+	g, last = g.again(w.user, w.Store, g.keys[0])
+	_, err = w.Store.AppendInput(bg(), last)
+	w.must("append", err)
+	w.Clock.Advance(10 * berth.InputUnusedFor)
+	if keys := w.expire(); len(keys) != 0 {
+		w.t.Errorf("a task names it, and it expired: %v", keys)
+	}
+}
+
+func inputLostAtOnce(w *world) {
+	other := w.second()
+	for i := range 5 {
+		f := w.stored(w.user, fmt.Sprint("content of round ", i))
+		one, x := f.again(w.user, w.Store, f.keys[0])
+		two, y := f.again(w.operator, other, f.keys[1])
+		got := both(
+			func() (store.InputUpload, error) { return w.Store.AppendInput(bg(), x) },
+			func() (store.InputUpload, error) { return other.AppendInput(bg(), y) },
+		)
+		w.must("append", got[0].err)
+		w.must("append", got[1].err)
+		kept, dropped := one, two
+		if slices.Equal(got[0].value.Dropped, one.keys) {
+			kept, dropped = two, one
+		}
+		want := [][]string{f.keys, dropped.keys}
+		if kept == two {
+			slices.Reverse(want)
+		}
+		if d := diff(want, [][]string{got[0].value.Dropped, got[1].value.Dropped}); d != "" {
+			w.t.Fatalf("dropped:\n%s", d)
+		}
+		if d := diff(kept.keys, f.parts(all)); d != "" {
+			w.t.Fatalf("round %d:\n%s", i, d)
+		}
 	}
 }
 
