@@ -21,7 +21,15 @@ put() {
 random() { od -An -N "$1" -tx1 /dev/urandom | tr -d ' \n'; }
 
 [ -s "$dir/postgres-password" ] || random 24 | put postgres-password
+# Before there was a role for them, the daemons had the owner's URL.
+[ -s "$dir/owner-url" ] || [ -s "$dir/runtime-password" ] || [ ! -s "$dir/database-url" ] || {
+	mv "$dir/database-url" "$dir/owner-url"
+	echo "$dir/database-url became $dir/owner-url, for the migrate service alone"
+}
+[ -s "$dir/owner-url" ] ||
+	printf 'postgres://berth:%s@postgres:5432/berth?sslmode=disable' "$(cat "$dir/postgres-password")" | put owner-url
+[ -s "$dir/runtime-password" ] || random 24 | put runtime-password
 [ -s "$dir/database-url" ] ||
-	printf 'postgres://berth:%s@postgres:5432/berth?sslmode=disable' "$(cat "$dir/postgres-password")" | put database-url
+	printf 'postgres://berth_runtime:%s@postgres:5432/berth?sslmode=disable' "$(cat "$dir/runtime-password")" | put database-url
 [ -s "$dir/master-key" ] || random 32 | put master-key
 [ -s "$dir/admin-password" ] || random 16 | put admin-password

@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -126,7 +129,9 @@ func TestSecretsAreFilesOfThoseWhoNeedThem(t *testing.T) {
 	}
 	want := map[string][]string{
 		"postgres-password": {"postgres"},
-		"database-url":      {"api", "leasekeeper", "migrate", "scheduler"},
+		"owner-url":         {"migrate"},
+		"runtime-password":  {"migrate"},
+		"database-url":      {"api", "leasekeeper", "scheduler"},
 		"master-key":        {"api"},
 		"admin-password":    {"admit", "api"},
 	}
@@ -221,5 +226,42 @@ func TestOverlappingHoldsAreFound(t *testing.T) {
 	}
 	if faults := overlaps("d", append(apart, hold{"d", "4", at(11), at(13)})); len(faults) != 1 {
 		t.Errorf("%v", faults)
+	}
+}
+
+// TestSecretsAreMadeOnce: what is there stays; only where the daemons had the
+// owner's URL it becomes the migrate service's, and they get one of their own.
+func TestSecretsAreMadeOnce(t *testing.T) {
+	make := func(dir string) map[string]string {
+		t.Helper()
+		if out, err := exec.Command("sh", "../../deploy/secrets.sh", dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		made := map[string]string{}
+		for name := range composeFile(t).Secrets {
+			b, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil || len(b) == 0 {
+				t.Fatalf("secret %s: %d bytes, %v", name, len(b), err)
+			}
+			made[name] = string(b)
+		}
+		if !strings.Contains(made["database-url"], "//berth_runtime:"+made["runtime-password"]+"@") || !strings.Contains(made["owner-url"], "//berth:"+made["postgres-password"]+"@") {
+			t.Error("a URL has another's password")
+		}
+		return made
+	}
+	dir := t.TempDir()
+	first := make(dir)
+	if !maps.Equal(first, make(dir)) {
+		t.Error("a second run makes other secrets")
+	}
+	old := t.TempDir()
+	for name, content := range map[string]string{"postgres-password": first["postgres-password"], "database-url": first["owner-url"]} {
+		if err := os.WriteFile(filepath.Join(old, name), []byte(content), 0o444); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if made := make(old); made["owner-url"] != first["owner-url"] || made["database-url"] == first["owner-url"] {
+		t.Error("the owner's URL was not kept for the migrate service")
 	}
 }
