@@ -55,7 +55,9 @@ const Schema = `{
 type Server struct {
 	tb testing.TB
 	// URL of the server: http://127.0.0.1:port.
-	URL      string
+	URL string
+	// Database is its URL, for programs that speak to it themselves.
+	Database string
 	Store    store.Store
 	Blob     blob.Store
 	Identity *identity.Service
@@ -75,7 +77,7 @@ func OnSQLite(tb testing.TB) *Server {
 	must(tb, schema.Up(tb.Context(), path))
 	s, err := sqlite.Open(tb.Context(), path, store.Options{})
 	must(tb, err)
-	return serve(tb, s)
+	return serve(tb, s, "sqlite://"+path)
 }
 
 // OnPostgres starts an API on a database of its own.
@@ -84,10 +86,10 @@ func OnPostgres(tb testing.TB) *Server {
 	dsn, _ := runtimedb.New(tb)
 	s, err := postgres.Open(tb.Context(), dsn, store.Options{})
 	must(tb, err)
-	return serve(tb, s)
+	return serve(tb, s, dsn)
 }
 
-func serve(tb testing.TB, engine store.Store) *Server {
+func serve(tb testing.TB, engine store.Store, database string) *Server {
 	tb.Helper()
 	blobs, err := blob.OpenDirectory(filepath.Join(tb.TempDir(), "blobs"))
 	must(tb, err)
@@ -99,7 +101,7 @@ func serve(tb testing.TB, engine store.Store) *Server {
 	must(tb, err)
 	must(tb, ids.Open(tb.Context()))
 	s := &Server{
-		tb: tb, Store: engine, Blob: blobs, Identity: ids, Logs: logs, Drain: httpserver.NewDrain(),
+		tb: tb, Database: database, Store: engine, Blob: blobs, Identity: ids, Logs: logs, Drain: httpserver.NewDrain(),
 		Admin: berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem, ID: "apitest"}},
 	}
 	s.Echo = httpserver.New(httpserver.Options{Logger: logger, Kinds: httpapi.Kinds(), Ungated: httpapi.Ungated()})

@@ -52,15 +52,25 @@ func (c *cli) colour() bool {
 	return c.env["NO_COLOR"] == "" && c.env["TERM"] != "dumb" && terminal(c.stdout)
 }
 
-// client is the API with the caller's token: BERTH_TOKEN, or that of the login
-// on the server that is meant.
+// envToken is the token or API key of the environment, and its variable.
+func (c *cli) envToken() (token, variable string) {
+	for _, variable := range []string{"BERTH_TOKEN", "BERTH_API_KEY"} {
+		if token := strings.TrimSpace(c.env[variable]); token != "" {
+			return token, variable
+		}
+	}
+	return "", ""
+}
+
+// client is the API with the caller's token: BERTH_TOKEN, BERTH_API_KEY, or that
+// of the login on the server that is meant.
 func (c *cli) client() (*client.Client, error) {
 	url, stored, err := c.server()
 	if err != nil {
 		return nil, err
 	}
-	if token := c.env["BERTH_TOKEN"]; token != "" {
-		return c.dial(url, client.StaticToken(strings.TrimSpace(token)))
+	if token, _ := c.envToken(); token != "" {
+		return c.dial(url, client.StaticToken(token))
 	}
 	if stored == nil {
 		if _, err := c.dial(url, client.StaticToken("")); err != nil {
@@ -69,6 +79,9 @@ func (c *cli) client() (*client.Client, error) {
 		return nil, &loginError{url: url}
 	}
 	c.session = url
+	if stored.APIKey != "" {
+		return c.dial(url, client.StaticToken(stored.APIKey))
+	}
 	return c.dial(url, &session{file: c.loginFile(), url: url, cli: c})
 }
 

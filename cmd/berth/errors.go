@@ -181,8 +181,12 @@ func (c *cli) explainProblem(p *client.Problem) {
 	if p.RequestID != "" {
 		id += ", request " + p.RequestID
 	}
+	_, variable := c.envToken()
 	switch {
-	case p.Status == http.StatusUnauthorized && c.env["BERTH_TOKEN"] != "":
+	case p.Status == http.StatusUnauthorized && variable == "BERTH_API_KEY":
+		c.complain("the API key in BERTH_API_KEY is not good: unknown, expired, revoked, or its user is disabled",
+			"with a login, berth key list shows the keys", id)
+	case p.Status == http.StatusUnauthorized && variable != "":
 		c.complain("the token in BERTH_TOKEN is not valid", "take a fresh one, or unset it and run: berth login", id)
 	case p.Status == http.StatusUnauthorized && c.session != "":
 		over := &loginError{url: c.session, over: true}

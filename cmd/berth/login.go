@@ -1,13 +1,9 @@
 package main
 
 import (
-	"errors"
-	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/berth-dev/berth/pkg/client"
 )
@@ -19,7 +15,7 @@ func newLoginCommand(c *cli) *cobra.Command {
 		Short: "Log in on a server",
 		Long: "Log in on a server and keep the login for later commands.\n\n" +
 			"The password is asked for, or taken from --password-file, from standard input (--password-stdin) or from BERTH_PASSWORD.",
-		Example: "  berth login http://127.0.0.1:7700 --name admin\n  berth login --password-stdin < password.txt",
+		Example: "  berth login http://127.0.0.1:7700 --name admin\n  berth login --api-key\n  berth login --password-stdin < password.txt",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -29,22 +25,25 @@ func newLoginCommand(c *cli) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&from.name, "name", "n", "admin", "user name")
-	cmd.Flags().BoolVar(&from.stdin, "password-stdin", false, "read the password from standard input")
-	cmd.Flags().StringVar(&from.file, "password-file", "", "read the password from this file")
+	cmd.Flags().BoolVar(&from.apiKey, "api-key", false, "keep an API key instead: typed, from standard input, or from BERTH_API_KEY")
+	from.add(cmd, "")
 	return cmd
 }
 
 // loginFlags say who logs in and where the password is.
 type loginFlags struct {
-	name  string
-	stdin bool
-	file  string
+	secretFlags
+	name   string
+	apiKey bool
 }
 
 func (c *cli) login(cmd *cobra.Command, from loginFlags) error {
 	url, _, err := c.server()
 	if err != nil {
 		return err
+	}
+	if from.apiKey {
+		return c.keepAPIKey(cmd, url, from)
 	}
 	api, err := c.dial(url, nil)
 	if err != nil {
@@ -69,51 +68,67 @@ func (c *cli) login(cmd *cobra.Command, from loginFlags) error {
 	if c.json() {
 		return c.printJSON(tokens.User)
 	}
-	roles := make([]string, len(tokens.User.Roles))
-	for i, r := range tokens.User.Roles {
-		roles[i] = string(r)
-	}
-	c.say("Logged in on %s as %s (%s).", url, tokens.User.Name, strings.Join(roles, ", "))
+	c.say("Logged in on %s as %s (%s).", url, tokens.User.Name, roleWords(tokens.User.Roles))
 	return nil
+}
+
+// keepAPIKey is a login with an API key: it is tried, and kept.
+func (c *cli) keepAPIKey(cmd *cobra.Command, url string, from loginFlags) error {
+	key, err := c.apiKey(from.secretFlags)
+	if err != nil {
+		return err
+	}
+	api, err := c.dial(url, client.StaticToken(key))
+	if err != nil {
+		return err
+	}
+	me, err := api.Me(cmd.Context())
+	if client.HasCode(err, "unauthenticated") {
+		return &remedyError{what: "the server does not take this API key", remedy: "check that it is whole, and with berth key list that it is good"}
+	}
+	if err != nil {
+		return err
+	}
+	err = changeLogins(c.loginFile(), func(l *logins) error {
+		l.Current = url
+		l.Logins[url] = login{Name: me.Name, APIKey: key}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if c.json() {
+		return c.printJSON(me)
+	}
+	c.say("The API key of %s (%s) is kept for %s.", me.Name, roleWords(me.Roles), url)
+	return nil
+}
+
+func (c *cli) apiKey(from secretFlags) (string, error) {
+	secrets, ok, err := c.lines(from, 1)
+	if err != nil || ok {
+		return strings.TrimSpace(first(secrets)), err
+	}
+	if key := c.env["BERTH_API_KEY"]; key != "" {
+		return strings.TrimSpace(key), nil
+	}
+	if !terminal(c.stdin) {
+		secrets, _, err = c.lines(secretFlags{stdin: true}, 1)
+		return strings.TrimSpace(first(secrets)), err
+	}
+	return c.ask("API key", "set BERTH_API_KEY")
 }
 
 // password reads the password from where it was said to be, or asks a person.
 func (c *cli) password(url string, from loginFlags) (string, error) {
-	if from.stdin && from.file != "" {
-		return "", &usageError{what: "--password-stdin and --password-file exclude each other"}
-	}
-	if from.stdin {
-		from.file = "-"
-	}
-	if from.file != "" {
-		b, err := c.read(from.file)
-		if err != nil {
-			return "", err
-		}
-		return nonEmpty(strings.TrimRight(string(b), "\r\n"))
+	secrets, ok, err := c.lines(from.secretFlags, 1)
+	if err != nil || ok {
+		return first(secrets), err
 	}
 	if p := c.env["BERTH_PASSWORD"]; p != "" {
 		return p, nil
 	}
-	f, ok := c.stdin.(*os.File)
-	if !ok || !terminal(f) {
-		return "", &usageError{what: "nobody is there to ask for the password", remedy: "pass it with --password-stdin, or set BERTH_PASSWORD"}
-	}
-	// Not say: the cursor stays on the line.
-	_, _ = io.WriteString(c.stderr, "Password of "+from.name+" on "+url+": ")
-	b, err := term.ReadPassword(int(f.Fd()))
-	c.say("")
-	if err != nil {
-		return "", errors.New("cannot read the password")
-	}
-	return nonEmpty(string(b))
-}
-
-func nonEmpty(password string) (string, error) {
-	if password == "" {
-		return "", &usageError{what: "the password is empty", remedy: "type it, or pass it with --password-stdin"}
-	}
-	return password, nil
+	return c.ask("Password of "+from.name+" on "+url, "pass it with --password-stdin, or set BERTH_PASSWORD")
 }
 
 func newLogoutCommand(c *cli) *cobra.Command {
@@ -141,6 +156,10 @@ func newLogoutCommand(c *cli) *cobra.Command {
 			})
 			if err != nil {
 				return err
+			}
+			if stored.APIKey != "" {
+				c.say("This machine has forgotten the API key of %s, which is still good. To end it: berth key revoke", printable(stored.Name))
+				return nil
 			}
 			if err := api.Logout(cmd.Context(), stored.RefreshToken); err != nil {
 				c.say("This machine has forgotten the login; the server could not be told.")

@@ -27,9 +27,11 @@ type logins struct {
 // login is one server's.
 type login struct {
 	Name         string    `json:"name"`
-	AccessToken  string    `json:"access_token"`
-	ExpiresAt    time.Time `json:"expires_at"`
-	RefreshToken string    `json:"refresh_token"`
+	AccessToken  string    `json:"access_token,omitempty"`
+	ExpiresAt    time.Time `json:"expires_at,omitzero"`
+	RefreshToken string    `json:"refresh_token,omitempty"`
+	// APIKey in place of the tokens.
+	APIKey string `json:"api_key,omitempty"`
 }
 
 func loginOf(name string, g client.Grant) login {
