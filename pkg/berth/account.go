@@ -128,12 +128,12 @@ func SessionCredential(session string) Credential { return Credential("session:"
 func KeyCredential(id APIKeyID) Credential { return Credential("key:" + string(id)) }
 
 // Session is the session that a credential names, or "".
-func (c Credential) Session() string { return after(c, "session:") }
+func (c Credential) Session() string { return c.named("session:") }
 
 // APIKey is the API key that a credential names, or "".
-func (c Credential) APIKey() APIKeyID { return APIKeyID(after(c, "key:")) }
+func (c Credential) APIKey() APIKeyID { return APIKeyID(c.named("key:")) }
 
-func after(c Credential, prefix string) string {
+func (c Credential) named(prefix string) string {
 	if rest, ok := strings.CutPrefix(string(c), prefix); ok {
 		return rest
 	}
