@@ -86,7 +86,11 @@ func (c *cli) client() (*client.Client, error) {
 }
 
 func (c *cli) dial(url string, auth client.TokenSource) (*client.Client, error) {
-	api, err := client.New(url, auth, client.WithUserAgent("berth/"+version), client.WithRetryFor(5*time.Second))
+	transport, err := c.http()
+	if err != nil {
+		return nil, err
+	}
+	api, err := client.New(url, auth, client.WithUserAgent("berth/"+version), client.WithRetryFor(5*time.Second), client.WithHTTP(transport))
 	if err != nil {
 		return nil, &usageError{what: err.Error(), remedy: "write for example --url " + defaultURL + ", or set BERTH_URL"}
 	}

@@ -36,10 +36,16 @@ func (c *cli) healthcheck(ctx context.Context, url string) error {
 	if err != nil || req.URL.Host == "" {
 		return &usageError{command: "berth healthcheck", what: "that is no address", remedy: "write for example http://127.0.0.1:7711/readyz"}
 	}
-	res, err := http.DefaultClient.Do(req)
+	client, err := c.http()
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &remedyError{what: "no answer in time"}
+	case untrusted(err):
+		return &remedyError{what: "its certificate is not trusted: " + berth.Clip(certFault(err), 200), remedy: trustRemedy}
 	case err != nil:
 		return &remedyError{what: "nothing answers there"}
 	}

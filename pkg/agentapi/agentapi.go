@@ -47,6 +47,9 @@ type Config struct {
 	ApprovePlugins bool
 	// Drain ends long polls when the server stops; nil: they end by themselves.
 	Drain *httpserver.Drain
+	// ClientCertificates: a caller must have shown a certificate that the server's
+	// listener verified (mutual TLS).
+	ClientCertificates bool
 	// PollEvery is how often a waiting claim looks without a hint, ±20 %; 0: 1 s.
 	PollEvery time.Duration
 }
@@ -134,10 +137,13 @@ func (a *API) Register(e *echo.Echo) error {
 		table[identity.Route{Method: r.method, Path: pattern(r.path)}] = r.access
 	}
 	require := a.Identity.Require(table)
-	waits := httpserver.AtOnce(maxWaits, hostKey)
+	claims, waits := httpserver.AtOnce(maxClaims, hostKey), httpserver.AtOnce(maxWaits, hostKey)
 	for _, r := range a.routes() {
-		chain := []echo.MiddlewareFunc{require, noStore}
-		if r.kind == httpserver.Stream {
+		chain := []echo.MiddlewareFunc{a.certified, require, noStore}
+		switch {
+		case r.path == protocol.PathClaims:
+			chain = append(chain, claims)
+		case r.kind == httpserver.Stream:
 			chain = append(chain, waits)
 		}
 		e.Add(r.method, pattern(r.path), r.handler, chain...)
@@ -145,9 +151,10 @@ func (a *API) Register(e *echo.Echo) error {
 	return table.Check(e, prefix)
 }
 
-// maxWaits bounds what a host has open at a time: an agent claims in one request,
-// and one that was restarted can leave a few behind; downloads come one by one.
-const maxWaits = 64
+// maxClaims and maxWaits bound the claims and the downloads that a host has open at
+// a time in one process. An agent claims in one request; one that was restarted, or
+// whose connections broke, can leave a few behind.
+const maxClaims, maxWaits = 4, 64
 
 func hostKey(c echo.Context) string {
 	who, _ := identity.CallerOf(c)

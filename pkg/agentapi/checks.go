@@ -3,6 +3,7 @@ package agentapi
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/eligibility"
@@ -15,6 +16,7 @@ const (
 	maxSchemaBytes    = 64 << 10
 	maxDescriptionLen = 2000
 	maxHardwareIDLen  = 200
+	maxRequiresLen    = 1000
 )
 
 func checkSync(req protocol.SyncRequest) error {
@@ -28,7 +30,7 @@ func checkSync(req protocol.SyncRequest) error {
 		}
 	}
 	if req.AgentVersion != "" && !printable(req.AgentVersion, 64) {
-		f.Add("agent_version", "it is too long or has control characters", "send at most 64 printable characters")
+		f.Add("agent_version", "it is too long or has control characters", "send at most 64 printable characters, without < and >")
 	}
 	checkPlugins(&f, req.Plugins)
 	checkDevices(&f, req.Devices)
@@ -54,10 +56,10 @@ func checkPlugins(f *berth.Faults, plugins []protocol.Plugin) {
 			f.Add(path, "the version stands twice in the list", "send each version once")
 		}
 		seen[p.PluginVersion] = true
-		if len(p.Description) > maxDescriptionLen {
-			f.Add(path+".description", "it is too long", fmt.Sprintf("send at most %d bytes", maxDescriptionLen))
+		if len(p.Description) > maxDescriptionLen || !text(p.Description, "\n\t") {
+			f.Add(path+".description", "it is too long or has control characters", fmt.Sprintf("send at most %d bytes of plain text", maxDescriptionLen))
 		}
-		if _, err := eligibility.Join("", p.Requires); err != nil {
+		if _, err := eligibility.Join("", p.Requires); len(p.Requires) > maxRequiresLen || err != nil {
 			f.Add(path+".requires", "it is no selector", "write label=value terms joined by commas, for example driver=chromium")
 		}
 		var schema map[string]json.RawMessage
@@ -79,7 +81,7 @@ func checkDevices(f *berth.Faults, devices []protocol.Device) {
 			f.Add(path+".driver", "it is no driver's name", "use lower-case letters, digits, dots, hyphens and underscores")
 		}
 		if !printable(d.HardwareID, maxHardwareIDLen) {
-			f.Add(path+".hardware_id", "it is empty, too long or has control characters", fmt.Sprintf("send at most %d printable bytes", maxHardwareIDLen))
+			f.Add(path+".hardware_id", "it is empty, too long or has control characters, < or >", fmt.Sprintf("send at most %d printable bytes", maxHardwareIDLen))
 		}
 		key := [2]string{d.Driver, d.HardwareID}
 		if seen[key] {
@@ -87,7 +89,7 @@ func checkDevices(f *berth.Faults, devices []protocol.Device) {
 		}
 		seen[key] = true
 		if !printable(d.Name, berth.MaxNameLen) {
-			f.Add(path+".name", "it is empty, too long or has control characters", fmt.Sprintf("send at most %d printable bytes", berth.MaxNameLen))
+			f.Add(path+".name", "it is empty, too long or has control characters, < or >", fmt.Sprintf("send at most %d printable bytes", berth.MaxNameLen))
 		}
 		if d.Health != "" && !d.Health.Valid() {
 			f.Add(path+".health", "it is no health", "use good, suspect or quarantined")
@@ -95,8 +97,20 @@ func checkDevices(f *berth.Faults, devices []protocol.Device) {
 		if d.HighestFence < 0 || d.HighestFence > maxCounter {
 			f.Add(path+".highest_fence", "it is no fence", "send 0, or the highest of the agent's journal")
 		}
-		eligibility.CheckLabels(path+".labels", d.Labels, f)
+		checkLabels(f, path+".labels", d.Labels)
 	}
+}
+
+// checkLabels holds a host's labels to the rules of labels; what begins with
+// berth.dev/ is Berth's own to say.
+func checkLabels(f *berth.Faults, path string, labels map[string]string) {
+	for key := range labels {
+		if strings.HasPrefix(key, berth.ReportedLabelPrefix) {
+			f.Add(path, fmt.Sprintf("%q: only Berth itself says this", berth.Clip(key, 40)), "leave labels that begin with "+berth.ReportedLabelPrefix+" out")
+			return
+		}
+	}
+	eligibility.CheckLabels(path, labels, f)
 }
 
 func checkHeld(f *berth.Faults, held []protocol.HeldAttempt) {

@@ -1,5 +1,16 @@
 package agentapi
 
+import "slices"
+
+// RouteNames are all routes, sorted.
+func (a *API) RouteNames() (names []string) {
+	for _, r := range a.routes() {
+		names = append(names, r.method+" "+pattern(r.path))
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Grouping is how many completions and renewals wait for a writer, and how many
 // writers there are.
 func (a *API) Grouping() (waiting, writers int) {

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -144,13 +146,35 @@ func checkReason(f *berth.Faults, path, reason string) {
 	}
 }
 
-// clean is content as databases can keep it: a NUL byte, which no text column
-// takes, becomes the replacement character.
-func clean(s string) string { return strings.ReplaceAll(s, "\x00", "\uFFFD") }
+// clean is content (a note, a message) as databases can keep it and terminals can
+// show it: control characters but line ends and tabs, and those that turn the
+// direction of text round, become the replacement character. It is not refused: what
+// the work of one attempt says must not cost the others of its host their leases.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n', r == '\t':
+			return r
+		case unicode.Is(unicode.Cc, r), unicode.Is(unicode.Bidi_Control, r):
+			return utf8.RuneError
+		}
+		return r
+	}, strings.ReplaceAll(s, "\r\n", "\n"))
+}
 
-// printable reports whether s is 1 to limit bytes without control characters.
+// printable reports whether s may name something that people read: 1 to limit bytes
+// of UTF-8, without what moves or hides text (control and format characters, which
+// turn its direction round) and without the marks of HTML.
 func printable(s string, limit int) bool {
-	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return s != "" && len(s) <= limit && text(s, "") && !strings.ContainsAny(s, "<>") && !strings.ContainsRune(s, utf8.RuneError)
+}
+
+// text reports whether s is UTF-8 without control and format characters but those
+// of allowed.
+func text(s, allowed string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return (unicode.Is(unicode.C, r) || r == 0x2028 || r == 0x2029) && !strings.ContainsRune(allowed, r)
+	})
 }
 
 // validDigest reports whether s is a SHA-256 in lower-case hex.

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"encoding/json"
 	"io"
@@ -76,6 +77,8 @@ type world struct {
 	log   *lockedBuffer
 	http  *http.Client
 	pool  berth.PoolID
+	// secure is the TLS of the next server; nil: plain HTTP.
+	secure *tls.Config
 	// before is called before each statement of a transaction.
 	before atomic.Pointer[func(op string, n int) error]
 	// stop ends the server and returns what Serve returned.
@@ -146,6 +149,7 @@ func (w *world) serve(options ...option) {
 	for _, o := range options {
 		o(&c)
 	}
+	c.ClientCertificates = w.secure != nil
 	api, err := agentapi.New(c)
 	must(t, err)
 	e := httpserver.New(httpserver.Options{Logger: logger, Kinds: api.Kinds()})
@@ -154,10 +158,13 @@ func (w *world) serve(options ...option) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	w.url = "http://" + ln.Addr().String()
+	if w.secure != nil {
+		w.url = "https://" + ln.Addr().String()
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
-		served <- (&httpserver.Server{Handler: e, Drain: w.drain, Logger: logger}).Serve(ctx, ln)
+		served <- (&httpserver.Server{Handler: e, Drain: w.drain, Logger: logger, TLS: w.secure}).Serve(ctx, ln)
 	}()
 	w.stop = sync.OnceValue(func() error {
 		cancel()

@@ -160,6 +160,7 @@ type API struct {
 	// TrustedProxies (CIDR) may say who the client is.
 	TrustedProxies []string `env:"BERTH_TRUSTED_PROXIES" about:"networks (CIDR) whose proxies may say who the client is"`
 	HTTP
+	TLS
 
 	Scheduler SchedulerLoops
 	Keeper    KeeperLoops
@@ -236,6 +237,7 @@ func (c *API) normaliseAPI(environ []string, f *berth.Faults) {
 		}
 	}
 	c.HTTP.validate(f)
+	c.TLS.validate(c.Has(WorkerAgent), f)
 	for _, cidr := range c.TrustedProxies {
 		_, network, err := net.ParseCIDR(cidr)
 		if err != nil {

@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -97,7 +98,7 @@ func (a *API) route(version string) error {
 	}
 	agents, err := agentapi.New(agentapi.Config{
 		Store: a.p.Store, Blobs: a.blobs, Identity: a.identity, Logger: a.p.Log, Timings: a.p.Timings,
-		ApprovePlugins: a.c.ApprovePlugins, Drain: a.drain,
+		ApprovePlugins: a.c.ApprovePlugins, Drain: a.drain, ClientCertificates: a.c.AgentClientCA != "",
 	})
 	if err != nil {
 		return err
@@ -217,6 +218,16 @@ func (a *API) warnWithoutAdministrator(ctx context.Context) error {
 	return nil
 }
 
+// secure is what the public address is secured with; nil: it is not.
+func (a *API) secure() (*tls.Config, error) {
+	if !a.c.TLS.On() {
+		return nil, nil
+	}
+	return a.c.TLS.Files().Config(func(err error) {
+		a.p.Log.Error("the certificate's files changed and cannot be read; what was read before counts on", zap.Error(err))
+	})
+}
+
 // server serves the public address until it is stopped.
 func (a *API) server(bound func(net.Addr)) daemon.Component {
 	var stop context.CancelFunc
@@ -228,9 +239,13 @@ func (a *API) server(bound func(net.Addr)) daemon.Component {
 			if err != nil {
 				return err
 			}
+			secure, err := a.secure()
+			if err != nil {
+				return errors.Join(err, listener.Close())
+			}
 			var serving context.Context
 			serving, stop = context.WithCancel(context.WithoutCancel(ctx))
-			server := httpserver.Server{Handler: a.echo, Drain: a.drain, Grace: a.c.ShutdownWithin / 2, Logger: a.p.Log, MaxConns: a.c.MaxConns}
+			server := httpserver.Server{Handler: a.echo, Drain: a.drain, Grace: a.c.ShutdownWithin / 2, Logger: a.p.Log, TLS: secure, MaxConns: a.c.MaxConns}
 			go func() {
 				err := server.Serve(serving, listener)
 				if serving.Err() == nil {

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -22,6 +23,8 @@ type Server struct {
 	Grace time.Duration
 	// Logger may be nil.
 	Logger *zap.Logger
+	// TLS, if set, is what connections are secured with; nil: they are not.
+	TLS *tls.Config
 	// MaxConns bounds the open connections; when there are more, idle ones make
 	// room. 0: three quarters of the file descriptors, at most 16384.
 	MaxConns int
@@ -65,7 +68,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// net/http's own lines quote what clients sent.
 	server.ErrorLog = zap.NewStdLog(zap.NewNop())
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(ln) }()
+	go func() {
+		if s.TLS == nil {
+			served <- server.Serve(ln)
+			return
+		}
+		server.TLSConfig = s.TLS
+		served <- server.ServeTLS(ln, "", "")
+	}()
 	select {
 	case err := <-served:
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)

@@ -80,6 +80,7 @@ const (
 	CodeUnauthorised       = "unauthenticated"
 	CodeInvalid            = "invalid"
 	CodeTooLarge           = "too_large"
+	CodeClientCertificate  = "client_certificate_required" // 403: mutual TLS
 )
 
 // Millis is a duration on the wire.
