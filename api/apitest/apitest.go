@@ -80,6 +80,16 @@ func OnSQLite(tb testing.TB) *Server {
 	return serve(tb, s, "sqlite://"+path)
 }
 
+// OnSQLiteOver is OnSQLite with blobs elsewhere.
+func OnSQLiteOver(tb testing.TB, blobs blob.Store) *Server {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "berth.db")
+	must(tb, schema.Up(tb.Context(), path))
+	s, err := sqlite.Open(tb.Context(), path, store.Options{})
+	must(tb, err)
+	return serveOver(tb, s, blobs)
+}
+
 // OnPostgres starts an API on a database of its own.
 func OnPostgres(tb testing.TB) *Server {
 	tb.Helper()
@@ -93,6 +103,11 @@ func serve(tb testing.TB, engine store.Store, database string) *Server {
 	tb.Helper()
 	blobs, err := blob.OpenDirectory(filepath.Join(tb.TempDir(), "blobs"))
 	must(tb, err)
+	return serveOver(tb, engine, blobs)
+}
+
+func serveOver(tb testing.TB, engine store.Store, blobs blob.Store) *Server {
+	tb.Helper()
 	core, logs := observer.New(zap.DebugLevel)
 	logger := zap.New(core)
 	master, err := identity.ParseMasterKey(strings.Repeat("0f", 32))

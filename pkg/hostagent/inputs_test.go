@@ -151,7 +151,17 @@ func TestABrokenOffDownloadGoesOnWhereItEnded(t *testing.T) {
 // What cannot be had costs no try: the attempt is handed back, five times in a
 // row at most.
 func TestInputsThatCannotBeHadHandTheAttemptBack(t *testing.T) {
+	const lost = "the server has lost it"
 	for name, set := range map[string]func(w *world){
+		lost: func(w *world) {
+			w.proxy.answered(func(r *http.Response) error {
+				if strings.HasPrefix(r.Request.URL.Path, "/agent/v1/inputs/") {
+					r.StatusCode = http.StatusGone // an answer that is no passing one saves two minutes of asking
+					r.Body = io.NopCloser(strings.NewReader(`{"code":"input_lost"}`))
+				}
+				return nil
+			})
+		},
 		"other bytes come": func(w *world) {
 			w.proxy.answered(func(r *http.Response) error {
 				if strings.HasPrefix(r.Request.URL.Path, "/agent/v1/inputs/") {
@@ -184,8 +194,12 @@ func TestInputsThatCannotBeHadHandTheAttemptBack(t *testing.T) {
 			if len(as) != 5 || task.Tries != 0 {
 				t.Errorf("%d attempts, %d tries", len(as), task.Tries)
 			}
+			reason := reasonInputs
+			if name == lost {
+				reason = reasonInputLost
+			}
 			for _, a := range as {
-				if a.Outcome != berth.OutcomeReleased || !a.StartedAt.IsZero() || a.Reason != reasonInputs {
+				if a.Outcome != berth.OutcomeReleased || !a.StartedAt.IsZero() || a.Reason != reason {
 					t.Errorf("attempt %d: %s %s", a.Number, a.Outcome, a.Reason)
 				}
 			}
