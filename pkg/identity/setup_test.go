@@ -63,7 +63,7 @@ type world struct {
 	logger *zap.Logger
 }
 
-func masterKey(t *testing.T) identity.MasterKey {
+func masterKey(t testing.TB) identity.MasterKey {
 	t.Helper()
 	b := make([]byte, 32)
 	_, _ = rand.Read(b)
@@ -74,7 +74,7 @@ func masterKey(t *testing.T) identity.MasterKey {
 	return key
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
 	w := &world{
@@ -100,7 +100,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // service is another process's service on the same database.
-func (w *world) service(t *testing.T, master identity.MasterKey) *identity.Service {
+func (w *world) service(t testing.TB, master identity.MasterKey) *identity.Service {
 	t.Helper()
 	s, err := identity.New(w.store, w.store, identity.Config{MasterKey: master, Now: w.clock.Now, Logger: w.logger})
 	if err != nil {
@@ -134,7 +134,7 @@ func (w *world) login(t *testing.T) identity.Tokens {
 
 // addKey puts a signing key into the database whose private part the test
 // knows.
-func (w *world) addKey(t *testing.T) (kid string, private ed25519.PrivateKey) {
+func (w *world) addKey(t testing.TB) (kid string, private ed25519.PrivateKey) {
 	t.Helper()
 	public, private, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -160,7 +160,7 @@ func craft(private ed25519.PrivateKey, header, payload string) string {
 }
 
 // asJSON is m with changes applied; a nil value removes a member.
-func asJSON(t *testing.T, m, changes map[string]any) string {
+func asJSON(t testing.TB, m, changes map[string]any) string {
 	t.Helper()
 	out := map[string]any{}
 	for k, v := range m {
