@@ -87,7 +87,7 @@ func OnSQLiteOver(tb testing.TB, blobs blob.Store) *Server {
 	must(tb, schema.Up(tb.Context(), path))
 	s, err := sqlite.Open(tb.Context(), path, store.Options{})
 	must(tb, err)
-	return serveOver(tb, s, blobs)
+	return serveOver(tb, s, "sqlite://"+path, blobs)
 }
 
 // OnPostgres starts an API on a database of its own.
@@ -103,10 +103,10 @@ func serve(tb testing.TB, engine store.Store, database string) *Server {
 	tb.Helper()
 	blobs, err := blob.OpenDirectory(filepath.Join(tb.TempDir(), "blobs"))
 	must(tb, err)
-	return serveOver(tb, engine, blobs)
+	return serveOver(tb, engine, database, blobs)
 }
 
-func serveOver(tb testing.TB, engine store.Store, blobs blob.Store) *Server {
+func serveOver(tb testing.TB, engine store.Store, database string, blobs blob.Store) *Server {
 	tb.Helper()
 	core, logs := observer.New(zap.DebugLevel)
 	logger := zap.New(core)
