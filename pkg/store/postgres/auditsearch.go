@@ -20,19 +20,20 @@ import (
 type auditPath struct {
 	where, order string
 	key          string // $3, when the path is that of one target or actor
+	acts         bool
 }
 
 func auditPathOf(f store.AuditFilter, person bool) auditPath {
 	const one = ` AND (%[1]s, id) >= ($3, $1) AND (%[1]s, id) < ($3, $2)`
 	switch {
 	case f.TargetID != "":
-		return auditPath{`$3 <> ''` + fmt.Sprintf(one, "target_id"), `target_id DESC, id DESC`, clean(f.TargetID)}
+		return auditPath{`$3 <> ''` + fmt.Sprintf(one, "target_id"), `target_id DESC, id DESC`, clean(f.TargetID), false}
 	case person:
-		return auditPath{`actor_kind = 'user'` + fmt.Sprintf(one, "actor_id"), `actor_id DESC, id DESC`, clean(f.ActorID)}
+		return auditPath{`actor_kind = 'user'` + fmt.Sprintf(one, "actor_id"), `actor_id DESC, id DESC`, clean(f.ActorID), false}
 	case f.Action != "" && !strings.HasPrefix(f.Action, "task."), f.TargetKind != "" && f.TargetKind != "task":
-		return auditPath{`$3 = '' AND target_kind <> 'task' AND -id <= -$1::bigint AND -id > -$2::bigint`, `-id`, ""}
+		return auditPath{`$3 = '' AND target_kind <> 'task' AND -id <= -$1::bigint AND -id > -$2::bigint`, `-id`, "", true}
 	}
-	return auditPath{`$3 = '' AND id >= $1 AND id < $2`, `id DESC`, ""}
+	return auditPath{`$3 = '' AND id >= $1 AND id < $2`, `id DESC`, "", false}
 }
 
 const auditFilters = `
@@ -61,19 +62,25 @@ func (s *Store) SearchAudit(ctx context.Context, f store.AuditFilter, below int6
 			}
 		}
 		path := auditPathOf(f, person)
+		lowest := from
+		if path.key == "" && !path.acts {
+			// Of ids without an index of their own a page takes a range: a plan made
+			// before the first statistics would sort the whole table.
+			from = max(from, to-store.AuditScan)
+		}
 		type scan struct{ rows, last int64 }
 		seen, _, err := first(t, func(row pgx.CollectableRow) (sc scan, err error) {
 			return sc, row.Scan(&sc.rows, &sc.last)
 		}, `SELECT count(*), COALESCE(min(id), 0) FROM (
     SELECT id FROM audit_events WHERE `+path.where+` ORDER BY `+path.order+` LIMIT $4) s`, from, to, path.key, store.AuditScan)
-		if err != nil || seen.rows == 0 {
+		if err != nil {
 			return err
 		}
 		rows, err = collect(t, func(row pgx.CollectableRow) (r store.AuditRow, err error) {
 			r.AuditEvent, err = scanAudit(row)
 			return r, err
 		}, `SELECT `+auditColumns+` FROM audit_events WHERE `+path.where+auditFilters+` ORDER BY `+path.order+` LIMIT $15`,
-			seen.last, to, path.key, string(f.ActorKind), clean(f.ActorID), clean(f.Action), clean(f.TargetKind),
+			max(from, seen.last), to, path.key, string(f.ActorKind), clean(f.ActorID), clean(f.Action), clean(f.TargetKind),
 			string(f.Host), uid(f.Host), string(f.Device), uid(f.Device), clean(f.RequestID), orNull(f.From), orNull(f.To), limit+1)
 		if err != nil {
 			return err
@@ -84,6 +91,8 @@ func (s *Store) SearchAudit(ctx context.Context, f store.AuditFilter, below int6
 			next = rows[limit-1].ID
 		case seen.rows == store.AuditScan:
 			next = seen.last
+		case from > lowest:
+			next = from
 		}
 		return t.nameActors(rows)
 	})
@@ -94,13 +103,17 @@ func (s *Store) SearchAudit(ctx context.Context, f store.AuditFilter, below int6
 }
 
 func (t *tx) auditWindow(f store.AuditFilter, below int64) (from, to int64, err error) {
-	newest, _, err := first(t, column[int64], `SELECT COALESCE(max(id), 0) FROM audit_events`)
+	type ends struct{ oldest, newest int64 }
+	e, _, err := first(t, func(row pgx.CollectableRow) (e ends, err error) {
+		return e, row.Scan(&e.oldest, &e.newest)
+	}, `SELECT COALESCE(min(id), 0), COALESCE(max(id), 0) FROM audit_events`)
 	if err != nil {
 		return 0, 0, err
 	}
-	return store.AuditWindow(f, below, newest, func(id int64) (time.Time, bool, error) {
+	from, to, err = store.AuditWindow(f, below, e.newest, func(id int64) (time.Time, bool, error) {
 		return first(t, column[time.Time], `SELECT at FROM audit_events WHERE id >= $1 ORDER BY id LIMIT 1`, id)
 	})
+	return max(from, e.oldest), to, err
 }
 
 // nameActors fills in the names of users and hosts.
