@@ -37,13 +37,13 @@ func TestAPageTokenIsOfOneListAndItsFilters(t *testing.T) {
 			"/tasks?name_prefix=n&pool=default&page_token=" + tasks:             200,
 			"/tasks?pool=default&page_size=2&name_prefix=n&page_token=" + tasks: 200,
 			"/tasks?name_prefix=n-&pool=default&page_token=" + tasks:            422,
-			"/tasks?page_token=" + tasks:                                422,
-			"/tasks?state=queued&name_prefix=n&page_token=" + tasks:     422,
-			"/devices?page_token=" + tasks:                              422,
-			"/hosts?page_token=" + tasks:                                422,
-			"/tasks?page_token=" + devices:                              422,
-			"/hosts?page_token=" + devices:                              422,
-			"/devices?page_token=" + devices:                            200,
+			"/tasks?page_token=" + tasks:                                        422,
+			"/tasks?state=queued&name_prefix=n&page_token=" + tasks:             422,
+			"/devices?page_token=" + tasks:                                      422,
+			"/hosts?page_token=" + tasks:                                        422,
+			"/tasks?page_token=" + devices:                                      422,
+			"/hosts?page_token=" + devices:                                      422,
+			"/devices?page_token=" + devices:                                    200,
 		} {
 			if got, _ := page("/api/v1" + path); got != want {
 				t.Errorf("%s: %d, want %d", path, got, want)

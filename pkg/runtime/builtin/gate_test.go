@@ -146,7 +146,9 @@ func tryEveryWay(t *testing.T, rt *builtin.Runtime, url string) map[string]strin
 	t.Helper()
 	res, err := rt.Run(t.Context(), fill(t, runtime.RunRequest{DeviceID: "chromium-0", Plugin: "browser.script", Payload: payload(t, map[string]any{
 		"step_timeout_ms": 30000, "steps": steps{
-			{"goto": map[string]any{"url": url}}, {"wait": map[string]any{"text": "tried"}}, {"wait": map[string]any{"idle_ms": 300}},
+			{"goto": map[string]any{"url": url}},
+			{"wait": map[string]any{"text": "tried"}},
+			{"wait": map[string]any{"idle_ms": 300}},
 			{"read": map[string]any{"name": "open", "selector": "#open"}},
 		},
 	})}))
@@ -319,8 +321,10 @@ func TestAPageCannotShowFilesOfTheHost(t *testing.T) {
 	defer s.Close()
 	for _, to := range []string{"file:///etc/passwd", "view-source:file:///etc/passwd", "chrome://version/", "data:text/html,gone", "javascript:void(0)"} {
 		res := browse(t, "chromium-0", steps{
-			{"goto": map[string]any{"url": s.URL + "/?to=" + to}}, {"wait": map[string]any{"text": "tried"}},
-			{"read": map[string]any{"name": "url", "what": "url"}}, {"ui_tree": map[string]any{"name": "tree.json"}},
+			{"goto": map[string]any{"url": s.URL + "/?to=" + to}},
+			{"wait": map[string]any{"text": "tried"}},
+			{"read": map[string]any{"name": "url", "what": "url"}},
+			{"ui_tree": map[string]any{"name": "tree.json"}},
 		})
 		want(t, res, runtime.OutcomeSucceeded, "")
 		if at := reads(t, res)["url"]; !strings.HasPrefix(at, s.URL) {
