@@ -81,7 +81,7 @@ func needed(n identity.SealedCounts) error {
 			remedy: "add that key to BERTH_MASTER_KEY_OLD(_FILE)",
 		}
 	case n.Old > 0:
-		return &remedyError{what: plural(n.Old, "value") + " still needs an old master key", remedy: "berth master-key reseal"}
+		return &remedyError{what: "an old master key is still needed, by " + plural(n.Old, "value"), remedy: "berth master-key reseal"}
 	}
 	return nil
 }
