@@ -2354,9 +2354,9 @@ type ClientInterface interface {
 	// Corresponds with GET /signing-keys (the `ListSigningKeys` operationId).
 	ListSigningKeys(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RotateSigningKey Sign with a new key from now on
+	// RotateSigningKey Make a new key to sign with
 	//
-	// Tokens under the old ones hold until they end.
+	// It signs when it is 15 s old, because all processes know it by then. Tokens under the old ones hold until they end.
 	//
 	// Corresponds with POST /signing-keys/rotate (the `RotateSigningKey` operationId).
 	RotateSigningKey(ctx context.Context, params *RotateSigningKeyParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3689,9 +3689,9 @@ func (c *RawClient) ListSigningKeys(ctx context.Context, reqEditors ...RequestEd
 	return c.Client.Do(req)
 }
 
-// RotateSigningKey Sign with a new key from now on
+// RotateSigningKey Make a new key to sign with
 //
-// Tokens under the old ones hold until they end.
+// It signs when it is 15 s old, because all processes know it by then. Tokens under the old ones hold until they end.
 //
 // Corresponds with POST /signing-keys/rotate (the `RotateSigningKey` operationId).
 func (c *RawClient) RotateSigningKey(ctx context.Context, params *RotateSigningKeyParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -8087,9 +8087,9 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /signing-keys (the `ListSigningKeys` operationId).
 	ListSigningKeysWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListSigningKeysResponse, error)
 
-	// RotateSigningKeyWithResponse Sign with a new key from now on
+	// RotateSigningKeyWithResponse Make a new key to sign with
 	//
-	// Tokens under the old ones hold until they end.
+	// It signs when it is 15 s old, because all processes know it by then. Tokens under the old ones hold until they end.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12547,9 +12547,9 @@ func (c *ClientWithResponses) ListSigningKeysWithResponse(ctx context.Context, r
 	return ParseListSigningKeysResponse(rsp)
 }
 
-// RotateSigningKeyWithResponse Sign with a new key from now on
+// RotateSigningKeyWithResponse Make a new key to sign with
 //
-// Tokens under the old ones hold until they end.
+// It signs when it is 15 s old, because all processes know it by then. Tokens under the old ones hold until they end.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -1948,7 +1948,7 @@ type ServerInterface interface {
 	// ListSigningKeys List the keys that sign access tokens, newest first
 	// (GET /signing-keys)
 	ListSigningKeys(ctx echo.Context) error
-	// RotateSigningKey Sign with a new key from now on
+	// RotateSigningKey Make a new key to sign with
 	// (POST /signing-keys/rotate)
 	RotateSigningKey(ctx echo.Context, params RotateSigningKeyParams) error
 	// ListTasks List tasks, newest first
@@ -6680,7 +6680,7 @@ type StrictServerInterface interface {
 	// ListSigningKeys List the keys that sign access tokens, newest first
 	// (GET /signing-keys)
 	ListSigningKeys(ctx context.Context, request ListSigningKeysRequestObject) (ListSigningKeysResponseObject, error)
-	// RotateSigningKey Sign with a new key from now on
+	// RotateSigningKey Make a new key to sign with
 	// (POST /signing-keys/rotate)
 	RotateSigningKey(ctx context.Context, request RotateSigningKeyRequestObject) (RotateSigningKeyResponseObject, error)
 	// ListTasks List tasks, newest first
