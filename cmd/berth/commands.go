@@ -23,6 +23,7 @@ func constructors() []func(*cli) *cobra.Command {
 		newPasswordCommand,
 		newKeyCommand,
 		newAdminCommand,
+		newSecretCommand,
 		newSigningKeyCommand,
 		newMasterKeyCommand,
 		newAuditCommand,

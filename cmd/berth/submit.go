@@ -66,6 +66,7 @@ func newSubmitCommand(c *cli) *cobra.Command {
 	flags.IntVar(&f.maxAttempts, "max-attempts", 0, "tries (default: 3)")
 	flags.BoolVar(&f.retrySafe, "retry-safe", true, "whether the work may happen twice")
 	flags.StringArrayVar(&f.inputs, "input", nil, "a file that the work gets: NAME=FILE, FILE, or NAME=sha256:DIGEST; may be repeated")
+	flags.StringArrayVar(&f.spec.Secrets, "secret", nil, "a secret that the work is given, by name; may be repeated")
 	flags.StringVar(&f.key, "idempotency-key", "", "makes repeating this command safe")
 	flags.StringVar(&f.correlation, "correlation-id", "", "an id to find in logs")
 	flags.BoolVarP(&f.wait, "wait", "w", false, "follow until finished; exit code 5 unless it succeeded")
@@ -163,7 +164,7 @@ func (f *submitFlags) body(cmd *cobra.Command, c *cli) (body json.RawMessage, ma
 		body, err := f.one(cmd, c)
 		return body, false, err
 	}
-	for _, name := range []string{"plugin", "plugin-version", "payload", "selector", "priority", "name", "tag", "pool", "not-before", "run-timeout", "queue-timeout", "max-attempts", "retry-safe", "input"} {
+	for _, name := range []string{"plugin", "plugin-version", "payload", "selector", "priority", "name", "tag", "pool", "not-before", "run-timeout", "queue-timeout", "max-attempts", "retry-safe", "input", "secret"} {
 		if cmd.Flags().Changed(name) {
 			return nil, false, &usageError{command: cmd.CommandPath(), what: "--" + name + " and --file exclude each other", remedy: "put the field into the file, or leave --file out"}
 		}

@@ -112,6 +112,7 @@ func (c *cli) showTask(t client.Task, state string) {
 		{"Priority", fmt.Sprint(t.Priority)},
 		{"Tags", printable(strings.Join(t.Tags, ", "))},
 		{"Inputs", inputNames(t.Inputs)},
+		{"Secrets", printable(strings.Join(t.Secrets, ", "))},
 		{"Tries", fmt.Sprintf("%d of %d", t.Tries, t.MaxTries)},
 		{"Submitted", stamp(t.SubmittedAt)},
 		{"Finished", end},

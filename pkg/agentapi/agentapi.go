@@ -9,6 +9,7 @@
 package agentapi
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -32,6 +33,8 @@ type Store interface {
 	store.HostKeyring
 	store.Inputs
 	store.Hints
+	// SecretValues of store.Secrets.
+	SecretValues(ctx context.Context, call store.AgentCall, attempts []berth.AttemptID) (map[berth.AttemptID][]store.SealedValue, error)
 }
 
 // Config of New. Store, Blobs and Identity are required.

@@ -45,11 +45,11 @@ func (a *API) claim(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	res := protocol.ClaimResponse{Attempts: make([]protocol.Assignment, len(assignments))}
-	for i, as := range assignments {
-		res.Attempts[i] = assignmentOf(as)
+	handed, err := a.hand(c.Request().Context(), call, assignments)
+	if err != nil {
+		return err
 	}
-	return c.JSON(http.StatusOK, res)
+	return c.JSON(http.StatusOK, claimed{Attempts: handed})
 }
 
 // poll claims until there is something, the wait is over, the server drains or

@@ -207,7 +207,7 @@ const LabelDevice = ReportedLabelPrefix + "device"
 const LabelProbe = ReportedLabelPrefix + "probe"
 
 // LabelProtocol is the version of the agent protocol that the device's host
-// speaks. Tasks with inputs ask for InputsProtocol by it.
+// speaks. Tasks with inputs or secrets ask for InputsProtocol by it.
 const LabelProtocol = ReportedLabelPrefix + "protocol"
 
 // OwnLabel reports whether a label says what only Berth knows.
@@ -215,14 +215,15 @@ func OwnLabel(key string) bool {
 	return key == LabelDevice || key == LabelProbe || key == LabelProtocol
 }
 
-// InputsProtocol is the first version of the agent protocol with inputs.
+// InputsProtocol is the first version of the agent protocol that brings tasks their
+// inputs and secrets.
 const InputsProtocol = 2
 
 // Deliverable reports whether an attempt may be handed to an agent that speaks a
 // version of the protocol: one before InputsProtocol would run a task that brings
-// inputs without them.
-func Deliverable(protocol int, inputs bool) bool {
-	return !inputs || protocol >= InputsProtocol
+// inputs or names secrets without them.
+func Deliverable(protocol int, brings bool) bool {
+	return !brings || protocol >= InputsProtocol
 }
 
 // MergeLabels gives the labels in force: reported ones (less those with the

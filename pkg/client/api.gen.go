@@ -1125,7 +1125,9 @@ type SecretList struct {
 type SecretSpec struct {
 	Description *string        `json:"description,omitempty"`
 	Grants      *[]SecretGrant `json:"grants,omitempty"`
-	Value       *string        `json:"value,omitempty"`
+
+	// Value At least 3 bytes; shorter ones could not be masked.
+	Value *string `json:"value,omitempty"`
 }
 
 // SigningKey defines model for SigningKey.
@@ -2321,7 +2323,7 @@ type ClientInterface interface {
 
 	// DeleteSecret Delete a secret
 	//
-	// Tasks that name it and have not begun fail with `secret_missing`.
+	// Attempts that are handed to a host after this fail with `secret_missing`, if their task names it.
 	//
 	// Corresponds with DELETE /secrets/{name} (the `DeleteSecret` operationId).
 	DeleteSecret(ctx context.Context, name SecretName, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2333,7 +2335,7 @@ type ClientInterface interface {
 
 	// PutSecretWithBody Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is. A value is never shown again.
+	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2342,7 +2344,7 @@ type ClientInterface interface {
 
 	// PutSecret Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is. A value is never shown again.
+	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -3606,7 +3608,7 @@ func (c *RawClient) ListSecrets(ctx context.Context, params *ListSecretsParams, 
 
 // DeleteSecret Delete a secret
 //
-// Tasks that name it and have not begun fail with `secret_missing`.
+// Attempts that are handed to a host after this fail with `secret_missing`, if their task names it.
 //
 // Corresponds with DELETE /secrets/{name} (the `DeleteSecret` operationId).
 func (c *RawClient) DeleteSecret(ctx context.Context, name SecretName, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -3638,7 +3640,7 @@ func (c *RawClient) GetSecret(ctx context.Context, name SecretName, reqEditors .
 
 // PutSecretWithBody Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is. A value is never shown again.
+// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3657,7 +3659,7 @@ func (c *RawClient) PutSecretWithBody(ctx context.Context, name SecretName, cont
 
 // PutSecret Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is. A value is never shown again.
+// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8048,7 +8050,7 @@ type ClientWithResponsesInterface interface {
 
 	// DeleteSecretWithResponse Delete a secret
 	//
-	// Tasks that name it and have not begun fail with `secret_missing`.
+	// Attempts that are handed to a host after this fail with `secret_missing`, if their task names it.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8064,7 +8066,7 @@ type ClientWithResponsesInterface interface {
 
 	// PutSecretWithBodyWithResponse Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is. A value is never shown again.
+	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8073,7 +8075,7 @@ type ClientWithResponsesInterface interface {
 
 	// PutSecretWithResponse Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is. A value is never shown again.
+	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12478,7 +12480,7 @@ func (c *ClientWithResponses) ListSecretsWithResponse(ctx context.Context, param
 
 // DeleteSecretWithResponse Delete a secret
 //
-// Tasks that name it and have not begun fail with `secret_missing`.
+// Attempts that are handed to a host after this fail with `secret_missing`, if their task names it.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -12506,7 +12508,7 @@ func (c *ClientWithResponses) GetSecretWithResponse(ctx context.Context, name Se
 
 // PutSecretWithBodyWithResponse Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is. A value is never shown again.
+// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -12521,7 +12523,7 @@ func (c *ClientWithResponses) PutSecretWithBodyWithResponse(ctx context.Context,
 
 // PutSecretWithResponse Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is. A value is never shown again.
+// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

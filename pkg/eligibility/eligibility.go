@@ -84,11 +84,12 @@ func Join(a, b string) (string, error) {
 }
 
 // Required is the selector of a task with what its plugin requires of a device
-// and, when the task brings inputs, with the version of the agent protocol that
-// can fetch them. The error says that the selector is too long for all that.
-func Required(selector, plugin string, inputs bool) (string, error) {
+// and, when the task brings inputs or names secrets, with the version of the agent
+// protocol that can have them. The error says that the selector is too long for
+// all that.
+func Required(selector, plugin string, brings bool) (string, error) {
 	selector, err := Join(selector, plugin)
-	if err != nil || !inputs {
+	if err != nil || !brings {
 		return selector, err
 	}
 	return Join(selector, fmt.Sprintf("%s>%d", berth.LabelProtocol, berth.InputsProtocol-1))

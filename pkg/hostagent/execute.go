@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -161,11 +162,15 @@ func (a *Agent) start(h *hold) started {
 
 // run does the work and returns when it is dead.
 func (a *Agent) run(h *hold) completion {
+	if len(h.MissingSecrets) > 0 {
+		a.log.Warn("not run: secrets that the task names were not given", a.fields(h, zap.Strings("secrets", h.MissingSecrets))...)
+		return completionOf(h, secretsMissing(h.MissingSecrets))
+	}
 	up := a.uploads(h)
 	a.log.Info("started", a.fields(h, zap.String("plugin", h.Plugin.Name), zap.String("version", h.Plugin.Version))...)
 	res, err := a.cfg.Runtime.Run(h.ctx, runtime.RunRequest{
 		RunID: runtime.RunID(h.Attempt), DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
-		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up, Inputs: h.inputs,
+		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up, Inputs: h.inputs, Secrets: h.Secrets,
 		StopWithin: func() time.Duration { return h.stopWithin(a.clock(), a.conf()) },
 	})
 	if err != nil {
@@ -196,6 +201,14 @@ func (a *Agent) run(h *hold) completion {
 		end.Reason = berth.ReasonCancelled
 	}
 	return end
+}
+
+// secretsMissing is a failure of the task, not of the host: nothing was done.
+func secretsMissing(names []string) runtime.Result {
+	return runtime.Result{
+		Outcome: runtime.OutcomeFailed, Reason: runtime.CodeSecretMissing, DeviceClean: true,
+		Message: "deleted, or not granted to the task's submitter any more: " + strings.Join(names, ", "),
+	}
 }
 
 // refusal is the result of a run that the Runtime did not start.

@@ -1125,7 +1125,9 @@ type SecretList struct {
 type SecretSpec struct {
 	Description *string        `json:"description,omitempty"`
 	Grants      *[]SecretGrant `json:"grants,omitempty"`
-	Value       *string        `json:"value,omitempty"`
+
+	// Value At least 3 bytes; shorter ones could not be masked.
+	Value *string `json:"value,omitempty"`
 }
 
 // SigningKey defines model for SigningKey.

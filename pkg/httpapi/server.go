@@ -26,6 +26,7 @@ type Store interface {
 	store.HostKeyring
 	store.Inputs
 	store.Accounts
+	store.Secrets
 	store.Health
 	store.Hints
 }

@@ -102,7 +102,7 @@ func (s *Server) submit(ctx context.Context, in submission) (store.SubmitResult,
 		return store.SubmitResult{}, err
 	}
 	result, err := s.cfg.Store.SubmitTasks(ctx, store.SubmitParams{
-		Actor: actorOf(ctx), Scope: writes(ctx), Tasks: tasks, IdempotencyKey: in.key, BodyDigest: digest,
+		Actor: actorOf(ctx), Scope: writes(ctx), Roles: requestOf(ctx).caller.Roles, Tasks: tasks, IdempotencyKey: in.key, BodyDigest: digest,
 		CorrelationID: correlationID(in.correlation, requestOf(ctx).id), TraceParent: traceParent(in.trace),
 	})
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Server) submittedBefore(ctx context.Context, o store.Once, fault error)
 // one of them.
 func (s *Server) judge(ctx context.Context, in submission) ([]berth.NewTask, error) {
 	var f berth.Faults
-	j := judge{server: s, pools: map[string]found[berth.PoolID]{}, plugins: map[string]found[[]berth.Plugin]{}}
+	j := judge{server: s, pools: map[string]found[berth.PoolID]{}, plugins: map[string]found[[]berth.Plugin]{}, places: map[berth.PluginVersion][][]string{}}
 	var err error
 	if j.now, err = s.nowFor(ctx, in.specs); err != nil {
 		return nil, err
@@ -158,6 +158,17 @@ type judge struct {
 	now     time.Time
 	pools   map[string]found[berth.PoolID]
 	plugins map[string]found[[]berth.Plugin]
+	// places of payloads that name secrets
+	places map[berth.PluginVersion][][]string
+}
+
+func (j *judge) placesOf(p berth.Plugin) [][]string {
+	places, ok := j.places[p.PluginVersion]
+	if !ok {
+		places = secretPlaces(p.Schema)
+		j.places[p.PluginVersion] = places
+	}
+	return places
 }
 
 // found is a look-up's answer: a value, or why there is none.
@@ -231,14 +242,16 @@ func (j *judge) plugin(ctx context.Context, path string, t *berth.NewTask, f *be
 	}
 	for _, v := range p.value {
 		if v.Version == version {
-			t.Requirement.Selector, err = eligibility.Required(t.Requirement.Selector, v.Requires, len(t.Inputs) > 0)
+			brings := len(t.Inputs)+len(t.Secrets) > 0
+			t.Requirement.Selector, err = eligibility.Required(t.Requirement.Selector, v.Requires, brings)
 			if err != nil {
 				who, room := "the plugin requires", eligibility.MaxSelectorTerms-1
-				if len(t.Inputs) > 0 {
-					who, room = "the plugin and the inputs require", room-1
+				if brings {
+					who, room = "the plugin and the inputs or secrets require", room-1
 				}
 				f.Add(joinPath(path, "selector"), "is too long with what "+who+" of a device", fmt.Sprintf("use at most %d terms", room))
 			}
+			unnamedSecrets(joinPath(path, "payload"), t.Payload.Reveal(), j.placesOf(v), t.Secrets, f)
 			return j.server.schemas.check(joinPath(path, "payload"), t.Payload.Reveal(), v, f)
 		}
 	}
@@ -301,6 +314,7 @@ func newTask(spec TaskSpec) berth.NewTask {
 		Requirement: berth.Requirement{Selector: spec.Selector, Plugin: spec.Plugin, VersionRange: spec.PluginVersion},
 		Payload:     redact.NewBytes(spec.Payload), Priority: spec.Priority, NotBefore: utc(spec.NotBefore),
 		RunTimeout: seconds(spec.RunTimeoutSeconds), QueueTimeout: seconds(spec.QueueTimeoutSeconds), Retry: retryPolicy(spec.Retry),
+		Secrets: spec.Secrets,
 	}
 	for _, in := range spec.Inputs {
 		t.Inputs = append(t.Inputs, berth.InputRef{Name: in.Name, Digest: in.Digest})

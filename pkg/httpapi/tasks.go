@@ -114,7 +114,7 @@ func taskOf(t berth.Task) Task {
 		Plugin: t.Requirement.Plugin, PluginVersion: t.Requirement.VersionRange, Selector: t.Requirement.Selector,
 		Priority: t.Priority, Tags: append([]string{}, t.Tags...), Payload: raw(t.Payload.Reveal()),
 		NotBefore: utc(t.NotBefore), RunTimeoutSeconds: t.RunTimeout.Seconds(), QueueTimeoutSeconds: t.QueueTimeout.Seconds(),
-		Retry: retryOf(t.Retry), Inputs: taskInputs(t.Inputs), Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
+		Retry: retryOf(t.Retry), Inputs: taskInputs(t.Inputs), Secrets: t.Secrets, Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
 		Submitter: submitterOf(t.Submitter), CorrelationID: t.CorrelationID, SubmittedAt: t.SubmittedAt.UTC(),
 		DueAt: utc(t.DueAt), GiveUpAt: utc(t.GiveUpAt), AttemptID: string(t.Attempt), DeviceID: string(t.Device), HostID: string(t.Host),
 		FinishedAt: utc(t.FinishedAt), Reason: t.FinalReason, Result: raw(t.Result.Reveal()),

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
 )
 
 // Version is the protocol's version. Server and agent speak it and the one
@@ -18,7 +19,7 @@ import (
 //
 //   - 1: the beginning.
 //   - 2: the answer to a heartbeat tells whether to drain, a heartbeat tells the
-//     health of every device, and claims carry the inputs of tasks.
+//     health of every device, and claims carry the inputs and the secrets of tasks.
 const Version = 2
 
 // Versions are those that this release speaks, the newest first.
@@ -272,6 +273,13 @@ type Assignment struct {
 	// Inputs that the work is to see as files of these names; [PathInput] has the
 	// bytes. Since 2.
 	Inputs []Input `json:"inputs,omitempty"`
+	// Secrets are the values of the secrets that the task names, by name. They read
+	// from JSON and write as [redacted]: the API's answer to a claim alone shows
+	// them. Since 2.
+	Secrets redact.Strings `json:"secrets,omitempty"`
+	// MissingSecrets are those that the task names and does not get: deleted, or not
+	// granted any more. The attempt is started and fails with secret_missing. Since 2.
+	MissingSecrets []string `json:"missing_secrets,omitempty"`
 }
 
 // Input is a file that a task brings.

@@ -9,10 +9,11 @@ package redact
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 )
 
 // Placeholder is what a redacted value prints as, in every form.
@@ -67,6 +68,16 @@ func (String) MarshalText() ([]byte, error) { return []byte(Placeholder), nil }
 // LogValue returns Placeholder.
 func (String) LogValue() slog.Value { return slog.StringValue(Placeholder) }
 
+// UnmarshalJSON reads a JSON string. Its error does not quote it.
+func (s *String) UnmarshalJSON(b []byte) error {
+	var text string
+	if json.Unmarshal(b, &text) != nil {
+		return errors.New("not a JSON string")
+	}
+	*s = NewString(text)
+	return nil
+}
+
 // Bytes is binary content that never prints, made like [String]. Its zero value
 // is empty.
 type Bytes struct{ reveal func() []byte }
@@ -111,12 +122,3 @@ func (Bytes) LogValue() slog.Value { return slog.StringValue(Placeholder) }
 
 // Strings maps names to secret texts. The names may print, the values do not.
 type Strings map[string]String
-
-// Mask returns text with every non-empty value of s replaced by Placeholder,
-// longer values first, so that a secret that contains another is masked whole.
-func (s Strings) Mask(text string) string {
-	for _, v := range s.values() {
-		text = strings.ReplaceAll(text, v, Placeholder)
-	}
-	return text
-}

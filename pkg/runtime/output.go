@@ -11,7 +11,9 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/berth-dev/berth/pkg/redact"
 )
@@ -21,10 +23,10 @@ var artifactPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,119}$`)
 
 // output is the Out of a run: files in its directory, and the caller's Sink.
 type output struct {
-	limits  Limits
-	sink    Sink
-	dir     string
-	secrets redact.Strings
+	limits Limits
+	sink   Sink
+	dir    string
+	masker redact.Masker
 
 	mu       sync.Mutex
 	closed   bool
@@ -45,11 +47,11 @@ func newOutput(req RunRequest, limits Limits) (*output, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &output{limits: limits, sink: req.Sink, dir: req.Dir, secrets: req.Secrets, logFile: f, names: map[string]bool{}}
+	o := &output{limits: limits, sink: req.Sink, dir: req.Dir, masker: req.Secrets.Masker(), logFile: f, names: map[string]bool{}}
 	if o.sink == nil {
 		o.sink = Discard{}
 	}
-	o.mask = req.Secrets.Writer(logTail{o})
+	o.mask = o.masker.Writer(logTail{o})
 	return o, nil
 }
 
@@ -59,7 +61,7 @@ func (o *output) Progress(fraction float64, message string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
-		o.sink.Progress(fraction, o.secrets.Mask(message))
+		o.sink.Progress(fraction, o.masker.Mask(message))
 	}
 }
 
@@ -134,16 +136,65 @@ func (o *output) Artifact(name string, class ArtifactClass, contentType string) 
 	return &artifactWriter{o: o, a: a, f: f, sum: sha256.New()}, nil
 }
 
+// artifactWriter masks secrets in artifacts that are texts: whether one is tells
+// its first write.
 type artifactWriter struct {
 	o      *output
 	a      Artifact
 	f      *os.File
 	sum    hash.Hash
+	masked io.WriteCloser // nil: not a text, or nothing written yet
+	begun  bool
 	failed error
 	closed bool
 }
 
 func (w *artifactWriter) Write(p []byte) (int, error) {
+	if !w.begun && len(p) > 0 {
+		w.begun = true
+		if !w.o.masker.IsZero() && isText(w.a.ContentType, p) {
+			w.masked = w.o.masker.Writer(artifactTail{w})
+		}
+	}
+	if w.masked == nil {
+		return w.store(p)
+	}
+	if _, err := w.masked.Write(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// artifactTail takes what is masked.
+type artifactTail struct{ w *artifactWriter }
+
+func (t artifactTail) Write(p []byte) (int, error) { return t.w.store(p) }
+
+// isText reports whether secrets may be masked in an artifact without breaking
+// it: it says that it is a text, or it begins like one.
+func isText(contentType string, begin []byte) bool {
+	kind, _, _ := strings.Cut(strings.ToLower(contentType), ";")
+	kind = strings.TrimSpace(kind)
+	if strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "/json") || strings.HasSuffix(kind, "/xml") ||
+		strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml") {
+		return true
+	}
+	const look = 1024
+	cut := begin[:min(len(begin), look)]
+	if bytes.IndexByte(cut, 0) >= 0 {
+		return false
+	}
+	for len(cut) > 0 {
+		r, size := utf8.DecodeRune(cut)
+		if r == utf8.RuneError && size == 1 && len(cut) >= utf8.UTFMax {
+			return false // a rune that the end cuts is no fault
+		}
+		cut = cut[size:]
+	}
+	return true
+}
+
+func (w *artifactWriter) store(p []byte) (int, error) {
 	if w.failed != nil {
 		return 0, w.failed
 	}
@@ -167,6 +218,9 @@ func (w *artifactWriter) Close() error {
 		return w.failed
 	}
 	w.closed = true
+	if w.masked != nil {
+		_ = w.masked.Close() // a fault is kept in failed
+	}
 	if err := w.f.Close(); err != nil && w.failed == nil {
 		w.failed = storing(err, "the artifact's file could not be written")
 	}
@@ -219,14 +273,14 @@ func (o *output) finish(res *Result) {
 	}
 	res.Artifacts = o.finished
 	res.LogPath, res.LogSize = o.logFile.Name(), o.logSize
-	res.JSON = maskJSON(res.JSON, o.secrets)
-	res.Message = o.secrets.Mask(res.Message)
+	res.JSON = maskJSON(res.JSON, o.masker)
+	res.Message = o.masker.Mask(res.Message)
 }
 
-// maskJSON masks secrets in every string of a JSON document, names included.
-// Masking the encoded form would miss values that JSON escapes.
-func maskJSON(doc redact.Bytes, secrets redact.Strings) redact.Bytes {
-	if doc.IsZero() || len(secrets) == 0 {
+// maskJSON masks secrets in every text and number of a JSON document, names
+// included. Masking the encoded form would miss values that JSON escapes.
+func maskJSON(doc redact.Bytes, m redact.Masker) redact.Bytes {
+	if doc.IsZero() || m.IsZero() {
 		return doc
 	}
 	dec := json.NewDecoder(bytes.NewReader(doc.Reveal()))
@@ -235,22 +289,26 @@ func maskJSON(doc redact.Bytes, secrets redact.Strings) redact.Bytes {
 	if dec.Decode(&v) != nil {
 		return redact.Bytes{}
 	}
-	return Object(maskValue(v, secrets))
+	return Object(maskValue(v, m))
 }
 
-func maskValue(v any, secrets redact.Strings) any {
+func maskValue(v any, m redact.Masker) any {
 	switch v := v.(type) {
 	case string:
-		return secrets.Mask(v)
+		return m.Mask(v)
+	case json.Number: // a PIN that a page shows, read as a number
+		if text := m.Mask(v.String()); text != v.String() {
+			return text
+		}
 	case []any:
 		for i := range v {
-			v[i] = maskValue(v[i], secrets)
+			v[i] = maskValue(v[i], m)
 		}
 		return v
 	case map[string]any:
 		out := make(map[string]any, len(v))
 		for k, e := range v {
-			out[secrets.Mask(k)] = maskValue(e, secrets)
+			out[m.Mask(k)] = maskValue(e, m)
 		}
 		return out
 	}
@@ -258,13 +316,15 @@ func maskValue(v any, secrets redact.Strings) any {
 }
 
 // Mask replaces secrets in the texts of the tree, in place.
-func (n *UINode) Mask(secrets redact.Strings) {
-	if n == nil || len(secrets) == 0 {
+func (n *UINode) Mask(secrets redact.Strings) { n.mask(secrets.Masker()) }
+
+func (n *UINode) mask(m redact.Masker) {
+	if n == nil || m.IsZero() {
 		return
 	}
-	n.Name, n.Value = secrets.Mask(n.Name), secrets.Mask(n.Value)
+	n.Role, n.Name, n.Value = m.Mask(n.Role), m.Mask(n.Name), m.Mask(n.Value)
 	for _, c := range n.Children {
-		c.Mask(secrets)
+		c.mask(m)
 	}
 }
 

@@ -99,8 +99,10 @@ type Out interface {
 	Log() io.Writer
 	// Artifact creates an artifact. It exists once the writer is closed without
 	// an error. A name used twice, a bad name, or a passed limit is an
-	// *ActionError with CodeArtifactLimit. Bytes are stored as they are: mask
-	// secrets in UI trees and reports before.
+	// *ActionError with CodeArtifactLimit. Secrets are masked in texts, that is
+	// what its content type or its first bytes say to be one; in a structured one,
+	// such as a UI tree, mask them before it is encoded. Other bytes, screenshots
+	// and archives say, are stored as they are.
 	Artifact(name string, class ArtifactClass, contentType string) (io.WriteCloser, error)
 }
 

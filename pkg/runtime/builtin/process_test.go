@@ -3,6 +3,8 @@ package builtin_test
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -129,6 +131,28 @@ func TestSecretsAreMaskedInTheLogAlsoAcrossWrites(t *testing.T) {
 	want(t, res, runtime.OutcomeSucceeded, "")
 	if log := logOf(t, res); log != "got [redacted]\n[redacted] end" {
 		t.Errorf("log is %q", log)
+	}
+}
+
+func TestSecretsAreMaskedInFilesThatAreTexts(t *testing.T) {
+	const secret = "s3cr3t-value-77"
+	res := run(t, t.Context(), runtime.RunRequest{
+		DeviceID: "process-0", Plugin: "process.run", Secrets: redact.Strings{"token": redact.NewString(secret)},
+		Payload: payload(t, map[string]any{
+			"secret_env": map[string]string{"TOKEN": "token"},
+			"command":    []string{"sh", "-c", `echo "{\"a\": \"$TOKEN\"}" > r.json; printf "x $TOKEN" > plain; printf "$TOKEN" | base64 > b.txt; printf "\000$TOKEN" > blob`},
+			"files":      []string{"r.json", "plain", "b.txt", "blob"},
+		}),
+	})
+	want(t, res, runtime.OutcomeSucceeded, "")
+	for name, want := range map[string]string{
+		"r.json": "{\"a\": \"[redacted]\"}\n", "plain": "x [redacted]", "b.txt": "[redacted]\n",
+		"blob": "\x00" + secret, // masking would break what is no text
+	} {
+		a, got := artifact(t, res, name)
+		if sum := sha256.Sum256(got); string(got) != want || a.Size != int64(len(want)) || a.SHA256 != hex.EncodeToString(sum[:]) {
+			t.Errorf("%s is %q, %+v", name, got, a)
+		}
 	}
 }
 

@@ -71,7 +71,7 @@ func (t *tx) claim(p store.ClaimParams, ids []berth.AttemptID, h hostRow) ([]sto
 	for _, a := range loaded {
 		again := a.state == berth.AttemptClaimed && a.claim == p.ClaimID && a.claimEpoch == p.Epoch
 		mine := a.state == berth.AttemptAssigned || a.claim == p.ClaimID || a.claimEpoch < p.Epoch
-		if a.ended() || a.state.Started() || !a.holds || !mine || !berth.LeaseAlive(a.expiresAt, now) || !berth.Deliverable(h.protocol, a.inputs) {
+		if a.ended() || a.state.Started() || !a.holds || !mine || !berth.LeaseAlive(a.expiresAt, now) || !berth.Deliverable(h.protocol, a.brings) {
 			continue
 		}
 		if !again {

@@ -113,7 +113,7 @@ type live struct {
 	policy      berth.RetryPolicy
 	runTimeout  time.Duration
 	correlation string
-	inputs      bool // the task brings some
+	brings      bool // the task brings inputs or names secrets
 	// tries and handBacks count the task's attempts without judging this one's
 	// own end: a live one is a try.
 	tries, handBacks int
@@ -140,7 +140,7 @@ SELECT a.id, a.task_id, a.number, a.device_id, a.host_id, a.fence, a.state, a.ou
        COALESCE(l.attempt_id = a.id, false), l.expires_at, l.kill_by, COALESCE(d.unclean, false),
        COALESCE(d.health, ''), COALESCE(d.failures, 0), COALESCE(d.good_probes, 0), COALESCE(d.strikes, 0), d.quarantined_until,
        t.pool_id, t.class_id, t.rank, t.budget, t.max_attempts, t.retry_on, t.backoff_initial_us, t.backoff_factor,
-       t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, t.inputs::text <> '[]', c.tries, c.hand_backs
+       t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.run_timeout_us, t.correlation_id, t.inputs::text <> '[]' OR t.secrets <> '{}', c.tries, c.hand_backs
 FROM attempts a
 JOIN tasks t ON t.id = a.task_id
 LEFT JOIN leases l ON l.device_id = a.device_id
@@ -166,7 +166,7 @@ func scanLive(row pgx.CollectableRow) (*live, error) {
 		instant(&l.giveUpAt), &l.holds, instant(&l.expiresAt), instant(&l.killBy), &l.unclean,
 		&l.health.Health, &l.health.Failures, &l.health.GoodProbes, &l.health.Strikes, instant(&l.health.QuarantinedUntil),
 		&l.pool, &l.class, &l.rank, &l.budget, &l.policy.MaxAttempts, &on, &initialUS, &l.policy.Factor,
-		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.inputs, &l.tries, &l.handBacks)
+		&maxUS, &l.policy.Jitter, &l.policy.RetryUnsafe, &limits, &l.correlation, &l.brings, &l.tries, &l.handBacks)
 	l.policy.On = outcomes(on)
 	l.policy.Initial, l.policy.Max, l.runTimeout = microseconds(initialUS), microseconds(maxUS), microseconds(limits)
 	return l, err

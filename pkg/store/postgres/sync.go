@@ -173,7 +173,7 @@ func (s *settling) settleAttempts() error {
 		key := store.HeldAttempt{Attempt: a.id, Fence: a.fence}
 		switch {
 		case a.ended():
-		case !a.state.Started() && !berth.Deliverable(s.p.Protocol, a.inputs):
+		case !a.state.Started() && !berth.Deliverable(s.p.Protocol, a.brings):
 			ends = append(ends, &end{
 				live: a, outcome: berth.OutcomeReleased, reason: berth.ReasonAgentDowngraded, by: berth.EndedBySync, uncounted: true,
 			})

@@ -32,14 +32,14 @@ type attemptTask struct {
 	budget        int
 	runTimeout    time.Duration
 	correlationID string
-	inputs        bool // it brings some
+	brings        bool // it brings inputs or names secrets
 }
 
 const attemptSelect = `SELECT a.id, a.task_id, a.number, a.device_id, a.host_id, a.fence, a.state, a.outcome, a.reason,
 	a.assigned_at, a.claimed_at, a.started_at, a.ended_at, a.cancel_requested_at, a.log_bytes,
 	a.plugin_version, a.claim_id, a.claim_epoch, a.give_up_at, a.ended_by, a.complete_digest, l.expires_at, l.kill_by,
 	t.pool_id, t.class_id, t.rank, t.retry_on, t.backoff_initial_us, t.backoff_factor, t.backoff_max_us, t.backoff_jitter,
-	t.retry_unsafe, t.max_attempts, t.budget, t.run_timeout_us, t.correlation_id, t.inputs <> '[]'
+	t.retry_unsafe, t.max_attempts, t.budget, t.run_timeout_us, t.correlation_id, t.inputs <> '[]' OR t.secrets <> '[]'
 	FROM attempts a JOIN tasks t ON t.id = a.task_id
 	LEFT JOIN leases l ON l.device_id = a.device_id AND l.attempt_id = a.id`
 
@@ -49,7 +49,7 @@ func scanAttempt(r row) (a attempt, err error) {
 		at(&a.AssignedAt), at(&a.ClaimedAt), at(&a.StartedAt), at(&a.EndedAt), at(&a.CancelRequestedAt), &a.LogBytes,
 		&a.version, opt(&a.claim), &a.claimEpoch, at(&a.giveUp), opt(&a.endedBy), &a.digest, at(&a.expires), at(&a.killBy),
 		&a.task.pool, &a.task.class, &a.task.rank, fromJSON(&p.On), span(&p.Initial), &p.Factor, span(&p.Max), &p.Jitter,
-		&p.RetryUnsafe, &p.MaxAttempts, &a.task.budget, span(&a.task.runTimeout), &a.task.correlationID, &a.task.inputs)
+		&p.RetryUnsafe, &p.MaxAttempts, &a.task.budget, span(&a.task.runTimeout), &a.task.correlationID, &a.task.brings)
 }
 
 // loadAttempt reads an attempt; ok is false when there is none of that id.

@@ -76,7 +76,7 @@ func (s *Store) ClaimAttempts(ctx context.Context, p store.ClaimParams) (out []s
 		}
 		for i := 0; i < len(live) && len(out) < min(max(p.Max, 1), 100); i++ {
 			a := &live[i]
-			if !a.alive(t) || !a.claimable(p) || !berth.Deliverable(host.protocol, a.task.inputs) {
+			if !a.alive(t) || !a.claimable(p) || !berth.Deliverable(host.protocol, a.task.brings) {
 				continue
 			}
 			tr, err := claim(t, p, a)

@@ -269,7 +269,7 @@ func syncAttempts(t *tx, p store.SyncParams, h hostRow, clean map[berth.DeviceID
 // withdrawn reports whether an attempt is taken back from an agent whose protocol
 // has no words for it.
 func withdrawn(a attempt, protocol int) bool {
-	return !a.State.Started() && !berth.Deliverable(protocol, a.task.inputs)
+	return !a.State.Started() && !berth.Deliverable(protocol, a.task.brings)
 }
 
 // redeliver lets any claim take an attempt whose claim's answer the agent does

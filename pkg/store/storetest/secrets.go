@@ -22,6 +22,7 @@ func secretChecks() []check {
 		in("values go to the host that claimed the attempt, with an audit row each time", secretDelivered),
 		in("nobody else gets a value", secretForeign),
 		in("what was withdrawn, deleted or disabled is not delivered", secretWithdrawn),
+		in("a host that speaks an older protocol is handed nothing that names secrets", secretOlderProtocol),
 		in("a new value counts for the next attempt, and the submitter's grants for whoever retries", secretReplaced),
 		in("two values at once are two versions", secretAtOnce),
 	}
@@ -288,14 +289,23 @@ func secretSubmit(w *world) {
 	}
 }
 
-// withClaimed is a world in which ann's task, that names secrets, is claimed.
+// givenSecrets is a host whose agent speaks a protocol that brings secrets.
+func (w *world) givenSecrets(name string, n int) *agent {
+	w.t.Helper()
+	a := w.enrolled(name+w.suffix, w.pool.ID, n)
+	a.protocol = berth.InputsProtocol
+	a.sync()
+	return a
+}
+
+// annClaims is a world in which ann's task, that names secrets, is claimed.
 func (w *world) annClaims(names ...string) (berth.Actor, *agent, store.Assignment) {
 	w.t.Helper()
 	ann := w.somebody("ann", berth.RoleSubmitter)
 	for _, n := range names {
 		w.putSecret(n, "x", toUser(ann))
 	}
-	a := w.host("h1", 1)
+	a := w.givenSecrets("h1", 1)
 	return ann, a, w.claimedBy(ann, a, names...)
 }
 
@@ -341,7 +351,7 @@ func secretDelivered(w *world) {
 
 func secretForeign(w *world) {
 	ann, a, as := w.annClaims("one")
-	other := w.host("h2", 1)
+	other := w.givenSecrets("h2", 1)
 	if got := other.deliver(as); len(got) != 0 {
 		w.t.Errorf("another host got %+v", got)
 	}
@@ -378,6 +388,31 @@ func secretWithdrawn(w *world) {
 	if got := a.deliver(as); !sameValues(got[as.Attempt], []store.SealedValue{sealedValue("kept", 1, "x")}) {
 		w.t.Errorf("values %+v", got)
 	}
+	// The roles count that the user has now.
+	w.putSecret("ops", "x", toRole(berth.RoleOperator))
+	bob := w.somebody("bob", berth.RoleOperator)
+	gone := w.somebody("gone", berth.RoleOperator)
+	b := w.givenSecrets("h2", 2)
+	for _, who := range []berth.Actor{bob, gone} {
+		task, err := w.submitWith(who, []berth.Role{berth.RoleOperator}, withSecrets("ops"))
+		w.must("submit", err)
+		w.placed(task.ID)
+		as := b.one(task.ID)
+		if got := b.deliver(as); !sameValues(got[as.Attempt], []store.SealedValue{sealedValue("ops", 1, "x")}) {
+			w.t.Errorf("granted by role: %+v", got)
+		}
+		w.demote(who)
+		if got := b.deliver(as); len(got) != 0 {
+			w.t.Errorf("after the role was taken: %+v", got)
+		}
+	}
+}
+
+// demote takes every role but viewer from a user.
+func (w *world) demote(a berth.Actor) {
+	w.t.Helper()
+	_, err := w.Store.ChangeUser(bg(), store.ChangeUserParams{Actor: w.operator, User: berth.UserID(a.ID), Roles: []berth.Role{berth.RoleViewer}})
+	w.must("demote", err)
 }
 
 func secretReplaced(w *world) {
@@ -395,6 +430,18 @@ func secretReplaced(w *world) {
 	as = a.one(as.Task)
 	if got := a.deliver(as); !sameValues(got[as.Attempt], []store.SealedValue{sealedValue("one", 2, "y")}) {
 		w.t.Errorf("the second attempt gets %+v", got)
+	}
+}
+
+func secretOlderProtocol(w *world) {
+	ann := w.somebody("ann", berth.RoleSubmitter)
+	w.putSecret("one", "x", toUser(ann))
+	a := w.host("h1", 1)
+	task, err := w.submitWith(ann, submitter, withSecrets("one"))
+	w.must("submit", err)
+	w.placed(task.ID)
+	if got := a.claim(); len(got) != 0 {
+		w.t.Errorf("claimed %+v", got)
 	}
 }
 
