@@ -352,8 +352,12 @@ func TestABodyThatTricklesEnds(t *testing.T) {
 		}
 	}
 	var timeout net.Error
+	began := time.Now()
 	if err := send(1, 20*time.Millisecond, 10_000); !errors.As(err, &timeout) || !timeout.Timeout() {
 		t.Errorf("a byte each 20 ms: %v", err)
+	}
+	if took := time.Since(began); took > 10*time.Second { // 0.5 s, but for the machine
+		t.Errorf("a byte each 20 ms lasted %v", took)
 	}
 	if err := send(16<<10, 100*time.Millisecond, 16); err != nil { // 1.6 s, three times the span
 		t.Errorf("a steady one: %v", err)
