@@ -11,8 +11,9 @@
 //   - The database's clock decides; no caller passes the time. Opening an
 //     engine with [Options.Clock] replaces it, for tests and for SQLite.
 //   - Rules are asked of pkg/berth after the rows they judge are locked. Lock
-//     order: idempotency key, input, class, queue/delayed token, attempt, lease, task,
-//     device, host, then insert-only rows; many rows of a kind ascending by key.
+//     order: idempotency key, user, API key, input, class, queue/delayed token,
+//     attempt, lease, task, device, host, then insert-only rows; many rows of a
+//     kind ascending by key.
 //   - Each transition writes its audit row in the same transaction and is
 //     returned, so that the caller can log it.
 //   - Errors wrap the kinds of pkg/berth. A driver's error never leaves its
