@@ -175,7 +175,8 @@ type SyncParams struct {
 
 // ReportedDevice is a device as an agent sees it.
 type ReportedDevice struct {
-	// ID to give it if it is new.
+	// ID to give it if it is new: a fresh one in each call. One that another
+	// device has is berth.ErrExists.
 	ID             berth.DeviceID
 	Driver         string
 	HardwareID     string

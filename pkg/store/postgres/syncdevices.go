@@ -100,7 +100,8 @@ SELECT d.id, d.host_id, d.conflict_host_id, d.driver, d.hardware_id, d.hardware_
 
 // addDevices makes the rows of new devices and their leases, with nothing
 // placeable until the host is judged. It starts over when one of them has come
-// to be meanwhile, on this host or on another.
+// to be meanwhile, on this host or on another; an id that another device has is
+// taken for good.
 func (s *settling) addDevices() error {
 	if len(s.devices.added) == 0 {
 		return nil
@@ -125,6 +126,17 @@ ON CONFLICT DO NOTHING`, uid(s.p.Host), ids,
 	if n != int64(len(added)) {
 		if _, err := s.host(s.p.Host); err != nil {
 			return err
+		}
+		_, taken, err := first(s.tx, column[berth.DeviceID], `
+SELECT d.id FROM devices d JOIN unnest($2::uuid[], $3::text[], $4::text[]) AS e (id, driver, hardware_id) ON e.id = d.id
+WHERE (d.host_id, d.driver, d.hardware_id) <> ($1, e.driver, e.hardware_id) LIMIT 1`, uid(s.p.Host), ids,
+			mapped(added, func(d store.ReportedDevice) string { return d.Driver }),
+			mapped(added, func(d store.ReportedDevice) string { return d.HardwareID }))
+		switch {
+		case err != nil:
+			return err
+		case taken:
+			return &berth.ExistsError{What: "a device of the id for a new one"}
 		}
 		return errStartOver
 	}

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -209,6 +210,9 @@ func newDevice(t *tx, h hostRow, d store.ReportedDevice, labels string) error {
 	err := t.execOne(`INSERT INTO devices (id, host_id, pool_id, driver, hardware_id, hardware_unique, name, labels, created_at, updated_at)
 		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?9)`,
 		d.ID, h.id, h.pool, d.Driver, d.HardwareID, d.HardwareUnique, d.Name, labels, micros(t.now))
+	if errors.Is(err, berth.ErrExists) {
+		return &berth.ExistsError{What: "a device of the id for a new one"}
+	}
 	if err != nil {
 		return err
 	}

@@ -122,8 +122,6 @@ type simAgent struct {
 	*agent
 	known []store.Assignment
 	claim string
-	// phone is the hardware that every agent may report.
-	phone store.ReportedDevice
 }
 
 const machineAgents = 2
@@ -133,9 +131,7 @@ func newMachine(rt *rapid.T, sc *scope, h Harness) *machine {
 	m := &machine{world: worldOf(rt, e, "")}
 	m.open = func(change func(*store.Options)) store.Store { return e.OpenWith(sc, change) }
 	for i := range machineAgents {
-		a := &simAgent{agent: m.host(fmt.Sprintf("h%d", i), 2)}
-		a.phone = a.reported(serial)
-		m.agents = append(m.agents, a)
+		m.agents = append(m.agents, &simAgent{agent: m.host(fmt.Sprintf("h%d", i), 2)})
 	}
 	return m
 }

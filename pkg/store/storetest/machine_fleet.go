@@ -21,9 +21,10 @@ func fleetDraws() map[string]func(rt *rapid.T, m *machine) step {
 // serial is a piece of hardware that every agent of a machine may report.
 const serial = "serial-1"
 
-// phoneOf is that hardware as an agent reports it.
+// phoneOf is that hardware as an agent reports it: under a fresh id each time, as
+// the API does, for one that was moved away may be new to the agent's host again.
 func (a *simAgent) phoneOf(unique bool) store.ReportedDevice {
-	d := a.phone
+	d := a.reported(serial)
 	d.HardwareUnique = unique
 	return d
 }

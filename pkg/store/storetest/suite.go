@@ -21,7 +21,7 @@ func Run(t *testing.T, h Harness) {
 		{"Retry", retryChecks()},
 		{"Enrol", append(enrolChecks(), enrolHostileChecks()...)},
 		{"HostKeys", hostKeyChecks()},
-		{"Sync", syncChecks()},
+		{"Sync", append(syncChecks(), hardwareChecks()...)},
 		{"Heartbeat", heartbeatChecks()},
 		{"Claim", claimChecks()},
 		{"Start", startChecks()},
