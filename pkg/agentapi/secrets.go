@@ -39,7 +39,7 @@ func (a *API) hand(ctx context.Context, call store.AgentCall, assignments []stor
 	for _, as := range assignments {
 		secrets, err := a.open(sealed[as.Attempt])
 		if err != nil {
-			a.Logger.Error("secrets of an attempt cannot be opened; it is not handed over until they can", zap.Error(err),
+			a.Logger.Error("secrets of an attempt cannot be opened: look at BERTH_MASTER_KEY and BERTH_MASTER_KEY_OLD, or set the secret anew", zap.Error(err),
 				zap.String("task_id", string(as.Task)), zap.String("attempt_id", string(as.Attempt)), zap.String("host_id", string(call.Host)),
 				zap.String("request_id", call.Actor.RequestID))
 			continue

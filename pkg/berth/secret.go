@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
+
+	"github.com/berth-dev/berth/pkg/redact"
 )
 
 // Limits of secrets.
@@ -31,6 +34,20 @@ type Secret struct {
 	CreatedAt, UpdatedAt time.Time
 	// Grants by kind and grantee, each once.
 	Grants []SecretGrant
+}
+
+// CheckSecretValue judges a value at the path value; the fault does not repeat it.
+func CheckSecretValue(value redact.String) error {
+	text := value.Reveal()
+	switch {
+	case len(text) < MinSecretLen:
+		return Invalid("value", "it is too short to be masked wherever it shows up", fmt.Sprintf("use at least %d bytes", MinSecretLen))
+	case len(text) > MaxSecretLen:
+		return Invalid("value", "it is too long", fmt.Sprintf("use at most %d bytes; larger things are inputs", MaxSecretLen))
+	case !utf8.ValidString(text) || strings.ContainsRune(text, 0):
+		return Invalid("value", "it is no text without NUL", "encode it, for example as base64")
+	}
+	return nil
 }
 
 // GrantKind says who a grant is for.

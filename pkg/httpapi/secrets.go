@@ -2,16 +2,14 @@ package httpapi
 
 import (
 	"context"
-	"fmt"
-	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// ListSecrets answers GET /secrets: to administrators all with their grants, to
-// others those that their tasks may name.
+// ListSecrets answers GET /secrets: an administrator sees all with their grants,
+// everybody else those that its tasks may name.
 func (s *Server) ListSecrets(ctx context.Context, in ListSecretsRequestObject) (ListSecretsResponseObject, error) {
 	page, err := pageOf(ctx, in.Params.PageSize, in.Params.PageToken, berth.ValidName)
 	if err != nil {
@@ -45,25 +43,29 @@ func (s *Server) GetSecret(ctx context.Context, in GetSecretRequestObject) (GetS
 	return GetSecret200JSONResponse(secretOf(secret)), nil
 }
 
-// PutSecret answers PUT /secrets/{name}. The value goes nowhere but under the
-// master key.
+// PutSecret answers PUT /secrets/{name}. A value that is the one stored already is
+// no change, so that a repeat has no second effect.
 func (s *Server) PutSecret(ctx context.Context, in PutSecretRequestObject) (PutSecretResponseObject, error) {
 	p := store.PutSecretParams{Actor: actorOf(ctx), Name: in.Name, Description: in.Body.Description}
 	if in.Body.Value != nil {
 		value := redact.NewString(*in.Body.Value)
-		if err := checkSecretValue(value); err != nil {
+		if err := berth.CheckSecretValue(value); err != nil {
 			return nil, err
 		}
 		p.Seal = func(version int) (redact.Bytes, error) { return s.cfg.Identity.SealSecret(in.Name, version, value) }
+		p.Same = func(old store.SealedValue) bool {
+			was, err := s.cfg.Identity.OpenSecret(old)
+			return err == nil && was.Equal(value) // what cannot be opened is replaced
+		}
 	}
 	if in.Body.Grants != nil {
 		grants := make([]berth.SecretGrant, 0, len(*in.Body.Grants))
 		for _, g := range *in.Body.Grants {
-			grant := berth.SecretGrant{Kind: berth.GrantRole, Grantee: string(g.Role)}
 			if g.User != "" {
-				grant = berth.SecretGrant{Kind: berth.GrantUser, Grantee: g.User}
+				grants = append(grants, berth.SecretGrant{Kind: berth.GrantUser, Grantee: g.User})
+			} else {
+				grants = append(grants, berth.SecretGrant{Kind: berth.GrantRole, Grantee: string(g.Role)})
 			}
-			grants = append(grants, grant)
 		}
 		p.Grants = &grants
 	}
@@ -74,19 +76,6 @@ func (s *Server) PutSecret(ctx context.Context, in PutSecretRequestObject) (PutS
 	return PutSecret200JSONResponse(secretOf(secret)), nil
 }
 
-// checkSecretValue judges what the document cannot: bytes.
-func checkSecretValue(value redact.String) error {
-	switch n := value.Len(); {
-	case n < berth.MinSecretLen:
-		return berth.Invalid("value", fmt.Sprintf("the value has %d bytes", n), fmt.Sprintf("use at least %d: what is shorter cannot be masked", berth.MinSecretLen))
-	case n > berth.MaxSecretLen:
-		return berth.Invalid("value", fmt.Sprintf("the value has %d bytes", n), fmt.Sprintf("use at most %d; bring larger things as an input", berth.MaxSecretLen))
-	case strings.ContainsRune(value.Reveal(), 0):
-		return berth.Invalid("value", "the value has a NUL character, which no environment variable holds", "encode it, for example in base64")
-	}
-	return nil
-}
-
 // DeleteSecret answers DELETE /secrets/{name}.
 func (s *Server) DeleteSecret(ctx context.Context, in DeleteSecretRequestObject) (DeleteSecretResponseObject, error) {
 	if err := s.cfg.Store.DeleteSecret(ctx, actorOf(ctx), in.Name); err != nil {
@@ -95,12 +84,12 @@ func (s *Server) DeleteSecret(ctx context.Context, in DeleteSecretRequestObject)
 	return DeleteSecret204Response{}, nil
 }
 
-func secretOf(s berth.Secret) Secret {
+func secretOf(secret berth.Secret) Secret {
 	out := Secret{
-		Name: s.Name, Description: s.Description, Version: s.Version, Grants: make([]SecretGrant, 0, len(s.Grants)),
-		CreatedAt: s.CreatedAt.UTC(), UpdatedAt: s.UpdatedAt.UTC(),
+		Name: secret.Name, Description: secret.Description, Version: secret.Version, Grants: []SecretGrant{},
+		CreatedAt: secret.CreatedAt.UTC(), UpdatedAt: secret.UpdatedAt.UTC(),
 	}
-	for _, g := range s.Grants {
+	for _, g := range secret.Grants {
 		if g.Kind == berth.GrantUser {
 			out.Grants = append(out.Grants, SecretGrant{User: g.Grantee})
 		} else {

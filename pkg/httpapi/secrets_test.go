@@ -35,8 +35,8 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 		for body, fault := range map[string]string{
 			`{"value":["` + mark + `"]}`:                                        "value: ",
 			`{"value":"` + strings.Repeat(mark, 2000) + `"}`:                    "value: ",
-			`{"value":"` + strings.Repeat("ä", 9000) + mark + `"}`:              "value: the value has",
-			`{"value":"x` + `\u0000` + mark + `"}`:                              "value: the value has a NUL",
+			`{"value":"` + strings.Repeat("ä", 9000) + mark + `"}`:              "value: it is too long",
+			`{"value":"x` + `\u0000` + mark + `"}`:                              "value: it is no text without NUL",
 			`{"value":"ab"}`:                                                    "value: ",
 			`{"value":"` + mark + `","grants":[{"role":"host"}]}`:               "grants[0].role: ",
 			`{"value":"` + mark + `","grants":[{}]}`:                            "grants[0]: ",

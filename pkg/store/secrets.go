@@ -12,8 +12,9 @@ import (
 type Secrets interface {
 	// PutSecret makes a secret or gives it a new value, description or grants;
 	// each part of p that is not set stays. A repeat that changes nothing writes no
-	// audit row; a value is always a change. Grants that are none, or that name a
-	// user who is not there, are berth.ErrInvalid.
+	// audit row; a value is a change unless p.Same says that it is the old one.
+	// Grants that are none, or that name a user who is not there, are
+	// berth.ErrInvalid.
 	PutSecret(ctx context.Context, p PutSecretParams) (berth.Secret, error)
 	// GetSecret returns a secret, or berth.ErrNotFound.
 	GetSecret(ctx context.Context, name string) (berth.Secret, error)
@@ -45,7 +46,10 @@ type PutSecretParams struct {
 	// Seal seals the new value for the version that it will have; nil keeps the
 	// value that is there. For a secret that does not exist nil is
 	// berth.ErrInvalid.
-	Seal        func(version int) (redact.Bytes, error)
+	Seal func(version int) (redact.Bytes, error)
+	// Same reports whether the sealed value that is there is the one to be put;
+	// nil: never.
+	Same        func(old SealedValue) bool
 	Description *string
 	Grants      *[]berth.SecretGrant
 }

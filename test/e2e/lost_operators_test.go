@@ -35,6 +35,8 @@ func lostOperatorCases() map[string]lostCase {
 		"PATCH /api/v1/tasks/:id":                     lostPriority,
 		"POST /api/v1/inputs":                         lostBeginInput,
 		"PATCH /api/v1/inputs/:digest":                lostAppendInput,
+		"PUT /api/v1/secrets/:name":                   lostPutSecret,
+		"DELETE /api/v1/secrets/:name":                lostDeleteSecret,
 	}
 }
 
@@ -209,5 +211,22 @@ func lostAppendInput(w *lostWorld) lostCall {
 	c := w.admin(http.MethodPatch, "/api/v1/inputs/"+digest+"?offset=0", nil)
 	c.header["Content-Type"], c.body = "application/octet-stream", content
 	c.effect = "SELECT count(*) FROM inputs"
+	return c
+}
+
+func lostPutSecret(w *lostWorld) lostCall {
+	c := w.admin(http.MethodPut, "/api/v1/secrets/lost", map[string]any{"value": "a value that got lost", "grants": []map[string]string{{"role": "submitter"}}})
+	c.effect = acts("lost")
+	return c
+}
+
+// lostDeleteSecret: the repeat finds nothing.
+func lostDeleteSecret(w *lostWorld) lostCall {
+	put := w.admin(http.MethodPut, "/api/v1/secrets/deleted", map[string]any{"value": "a value that goes"})
+	if got, err := w.send(put); err != nil || got.Status != http.StatusOK {
+		w.t.Fatalf("put: %+v %v", got, err)
+	}
+	c := w.admin(http.MethodDelete, "/api/v1/secrets/deleted", nil)
+	c.effect, c.status = acts("deleted"), http.StatusNotFound
 	return c
 }

@@ -156,7 +156,7 @@ func (w *lostWorld) loseAndRepeat(c lostCall) {
 	if repeat.Status != want {
 		w.t.Errorf("the repeat is answered %d, want %d; lost %d: %s", repeat.Status, want, lost.Status, repeat.Body)
 	}
-	if a, b := comparable(w.t, lost.Body, c.differs), comparable(w.t, repeat.Body, c.differs); !reflect.DeepEqual(a, b) {
+	if a, b := comparable(w.t, lost.Body, c.differs), comparable(w.t, repeat.Body, c.differs); want/100 == 2 && !reflect.DeepEqual(a, b) {
 		w.t.Errorf("the repeat is answered otherwise:\nlost   %s\nrepeat %s", lost.Body, repeat.Body)
 	}
 	if again := w.Query(w.t, c.effect); !reflect.DeepEqual(after, again) {

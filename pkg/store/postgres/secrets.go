@@ -56,6 +56,12 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 				return err
 			}
 		}
+		p := p // the closure may run again
+		if same, err := t.sameSecret(p, old); err != nil {
+			return err
+		} else if same {
+			p.Seal = nil
+		}
 		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, p.Grants, now)
 		if !known {
 			return t.addSecret(p, secret)
@@ -78,6 +84,18 @@ func (t *tx) lockSecret(name string) (s berth.Secret, known bool, err error) {
 	}
 	s, err = found(t, "secret", scanSecret, secretColumns+` WHERE s.name = $1`, clean(name))
 	return s, true, err
+}
+
+// sameSecret reports whether the value to be put is the one that is there.
+func (t *tx) sameSecret(p store.PutSecretParams, old berth.Secret) (bool, error) {
+	if p.Seal == nil || p.Same == nil || old.Version == 0 {
+		return false, nil
+	}
+	sealed, err := found(t, "secret", column[[]byte], `SELECT sealed FROM secrets WHERE name = $1`, old.Name)
+	if err != nil {
+		return false, err
+	}
+	return p.Same(store.SealedValue{Kind: store.SealedSecret, ID: old.Name, Version: old.Version, Value: redact.NewBytes(sealed)}), nil
 }
 
 // checkGrantees finds the users that grants name.

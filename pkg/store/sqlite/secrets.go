@@ -42,6 +42,12 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 				return err
 			}
 		}
+		p := p // the closure may run again
+		if same, err := sameSecret(t, p, old); err != nil {
+			return err
+		} else if same {
+			p.Seal = nil
+		}
 		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, p.Grants, t.now)
 		if !known {
 			return addSecret(t, p, secret)
@@ -57,6 +63,18 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 		return berth.Secret{}, err
 	}
 	return secret, nil
+}
+
+// sameSecret reports whether the value to be put is the one that is there.
+func sameSecret(t *tx, p store.PutSecretParams, old berth.Secret) (bool, error) {
+	if p.Seal == nil || p.Same == nil || old.Version == 0 {
+		return false, nil
+	}
+	sealed, _, err := queryOne(t, func(r row) (b []byte, err error) { return b, r.Scan(&b) }, "SELECT sealed FROM secrets WHERE name = ?1", old.Name)
+	if err != nil {
+		return false, err
+	}
+	return p.Same(store.SealedValue{Kind: store.SealedSecret, ID: old.Name, Version: old.Version, Value: redact.NewBytes(sealed)}), nil
 }
 
 // checkGrantees finds the users that grants name.

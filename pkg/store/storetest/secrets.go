@@ -142,6 +142,21 @@ func secretChanges(w *world) {
 	if err != nil || diff(want, got) != "" {
 		w.t.Errorf("the same value again: %v\n%s", err, diff(want, got))
 	}
+	for _, same := range []bool{true, true, false} { // and what the caller knows to be the old one
+		want.UpdatedAt = w.Clock.Now()
+		got, err = w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Same: func(old store.SealedValue) bool {
+			if !sameValues([]store.SealedValue{old}, []store.SealedValue{sealedValue("db", 2, "a")}) {
+				w.t.Errorf("asked about %+v", old)
+			}
+			return same
+		}})
+		if !same {
+			want.Version++
+		}
+		if err != nil || diff(want, got) != "" {
+			w.t.Errorf("the same value (%v) again: %v\n%s", same, err, diff(want, got))
+		}
+	}
 	ann := w.somebody("ann", berth.RoleSubmitter)
 	none := ""
 	want.Description, want.Grants = "", []berth.SecretGrant{toUser(ann)}
@@ -163,18 +178,18 @@ func secretChanges(w *world) {
 		w.t.Errorf("made anew: %+v", got)
 	}
 	rows := w.audit("secret", "db")
-	if len(rows) != 5 {
+	if len(rows) != 6 {
 		w.t.Fatalf("%d audit rows: %+v", len(rows), rows)
 	}
-	for i, want := range []berth.AuditAction{berth.AuditSecretCreated, berth.AuditSecretChanged, berth.AuditSecretChanged, berth.AuditSecretDeleted, berth.AuditSecretCreated} {
+	for i, want := range []berth.AuditAction{berth.AuditSecretCreated, berth.AuditSecretChanged, berth.AuditSecretChanged, berth.AuditSecretChanged, berth.AuditSecretDeleted, berth.AuditSecretCreated} {
 		if rows[i].Action != want || rows[i].Actor.ID != w.operator.ID {
 			w.t.Errorf("row %d: %+v", i, rows[i])
 		}
 	}
 	w.wantFacts("made", rows[0], nil, map[string]string{"version": "1", "description": "changed", "grant role:submitter": "yes"})
 	w.wantFacts("a new value", rows[1], map[string]string{"version": "1"}, map[string]string{"version": "2"})
-	w.wantFacts("other grants", rows[2], map[string]string{"grant role:submitter": "yes"}, map[string]string{"description": "changed", "grant user:" + ann.ID: "yes"})
-	w.wantFacts("deleted", rows[3], map[string]string{"version": "2", "grant user:" + ann.ID: "yes"}, nil)
+	w.wantFacts("other grants", rows[3], map[string]string{"grant role:submitter": "yes"}, map[string]string{"description": "changed", "grant user:" + ann.ID: "yes"})
+	w.wantFacts("deleted", rows[4], map[string]string{"version": "3", "grant user:" + ann.ID: "yes"}, nil)
 }
 
 func secretGrants(w *world) {
