@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,7 +30,7 @@ func newCanaries() canaries {
 	all := canaries{}
 	for _, kind := range []string{
 		"payload", "env", "stdin", "log", "stderr", "file", "url", "typed", "page", "awaited", "wrong_password", "wrong_token", "invalid",
-		"wrong_enrolment", "wrong_refresh", "message", "note", "result", "chunk",
+		"wrong_enrolment", "wrong_refresh", "message", "note", "result", "chunk", "secret", "other_secret", "wrong_key", "wrong_new_password",
 	} {
 		all[kind] = "canary0" + kind + "0" + fmt.Sprintf("%x", len(all)+0xabc0)
 	}
@@ -87,7 +88,8 @@ func (p *places) mustNotHold(t *testing.T, secrets map[string]string, except fun
 	}
 }
 
-// commandLines adds those of every process that belongs to the test's folder.
+// commandLines adds those of every process that belongs to the test's folder,
+// with their titles and environments.
 func (p *places) commandLines(folder string) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
@@ -97,7 +99,12 @@ func (p *places) commandLines(folder string) {
 			continue
 		}
 		program, _, _ := bytes.Cut(line, []byte{0})
-		p.add("command line of "+filepath.Base(string(program)), append(bytes.ReplaceAll(line, []byte{0}, []byte{' '}), '\n'))
+		name := filepath.Base(string(program))
+		p.add("command line of "+name, append(bytes.ReplaceAll(line, []byte{0}, []byte{' '}), '\n'))
+		p.add("environment of "+name, append(bytes.ReplaceAll(env, []byte{0}, []byte{'\n'}), '\n'))
+		if title, err := os.ReadFile(d + "/comm"); err == nil {
+			p.add("title of "+name, title)
+		}
 	}
 }
 
@@ -111,11 +118,13 @@ func TestEventsAreLoggedAndContentIsNot(t *testing.T) {
 		page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			where.commandLines(c.Folder) // the browser is at work just now
 			w.Header().Set("Content-Type", "text/html")
-			fmt.Fprintf(w, `<title>%[1]s</title><h1>%[1]s</h1><input id="in" aria-label="name">`, marks["page"])
+			fmt.Fprintf(w, `<title>%[1]s</title><h1>%[1]s</h1><input id="in" aria-label="name"><input id="secret" aria-label="secret">`, marks["page"])
 		}))
 		defer page.Close()
 		agent := c.AddAgent(t, harness.AgentOptions{Name: "real", Processes: 1, Browsers: 1, Loopback: true, Labels: []string{"agent=real"}})
+		putSecrets(t, c, marks)
 		tasks := runMarkedTasks(t, c, marks, page.URL)
+		seen := looks(t, c, tasks)
 		wire := runMarkedWire(t, c, marks, tasks)
 		faults(t, c, marks, where)
 		collect(t, c, where)
@@ -128,10 +137,18 @@ func TestEventsAreLoggedAndContentIsNot(t *testing.T) {
 		if u, err := url.Parse(c.DatabaseURL); err == nil && u.User != nil {
 			marks["database password"], _ = u.User.Password()
 		}
-		// A command that runs is itself a command line.
 		where.mustNotHold(t, marks, func(place, kind string) bool {
-			return strings.HasPrefix(place, "command line of sh") && (kind == "payload" || kind == "log" || kind == "stderr" || kind == "file")
+			switch kind {
+			case "payload", "log", "stderr", "file":
+				return place == "command line of sh" // a command that runs is itself a command line
+			case "env", "secret":
+				return place == "environment of sh" || place == "environment of sleep" // where the task wants them
+			case "database password", "admin password", "master key":
+				return strings.HasPrefix(place, "environment of ") // these daemons are told so
+			}
+			return false
 		})
+		where.mustNotHold(t, seen, nil)
 		if len(where.all["command line of chromium"]) == 0 && len(where.all) < 10 {
 			t.Errorf("looked at too little: %d places", len(where.all))
 		}
@@ -157,8 +174,12 @@ func runMarkedTasks(t *testing.T, c *harness.Cluster, marks canaries, page strin
 			"stdin": marks["stdin"], "files": []string{"out.txt"},
 		})}
 	}
-	// Renewed: it lives for more than two renewals.
-	submit("succeeds", command(fmt.Sprintf("echo %s; echo %s > out.txt; sleep 2", marks["log"], marks["file"])), client.TaskStateSucceeded)
+	// Renewed: it lives for more than two renewals. The secret that it echoes is
+	// masked wherever it goes.
+	lives := command(fmt.Sprintf("echo %s $TOLD; echo %s > out.txt; sleep 2", marks["log"], marks["file"]))
+	lives.Payload = withMember(t, lives.Payload, "secret_env", map[string]string{"TOLD": "told"})
+	lives.Secrets = []string{"told"}
+	submit("succeeds", lives, client.TaskStateSucceeded)
 	fails := command(fmt.Sprintf("echo %s >&2; cat >&2; exit 1", marks["stderr"]))
 	fails.Retry = &client.RetrySpec{MaxAttempts: ptr(2), BackoffInitialSeconds: ptr(0.0)}
 	submit("fails", fails, client.TaskStateDeadLetter)
@@ -167,10 +188,11 @@ func runMarkedTasks(t *testing.T, c *harness.Cluster, marks canaries, page strin
 			{"goto": map[string]any{"url": page + "/?q=" + marks["url"]}},
 			{"type": map[string]any{"selector": "#in", "text": marks["typed"]}},
 			{"read": map[string]any{"name": "heading", "selector": "h1"}},
+			{"type": map[string]any{"selector": "#secret", "secret": "typed"}},
 			{"screenshot": map[string]any{"name": "shot.png"}},
 			{"ui_tree": map[string]any{"name": "tree.json"}},
 			last,
-		}})}
+		}}), Secrets: []string{"typed"}}
 	}
 	submit("browses", browse(map[string]any{"read": map[string]any{"name": "typed", "selector": "#in", "what": "value"}}), client.TaskStateSucceeded)
 	stuck := browse(map[string]any{"wait": map[string]any{"text": marks["awaited"]}, "timeout_ms": 300})
@@ -180,6 +202,55 @@ func runMarkedTasks(t *testing.T, c *harness.Cluster, marks canaries, page strin
 		checkArrived(t, c, id, name, marks)
 	}
 	return ids
+}
+
+// putSecrets stores two marked secrets that every submitter may name.
+func putSecrets(t *testing.T, c *harness.Cluster, marks canaries) {
+	t.Helper()
+	for name, mark := range map[string]string{"told": "secret", "typed": "other_secret"} {
+		body := fmt.Sprintf(`{"value":%q,"grants":[{"role":"submitter"}]}`, marks[mark])
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, c.APIs[0].URL()+"/api/v1/secrets/"+name, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer, err := do(c, req, ""); err != nil || status != http.StatusOK || strings.Contains(string(answer), marks[mark]) {
+			t.Fatalf("put a secret: %d %s %v", status, answer, err)
+		}
+	}
+}
+
+func withMember(t *testing.T, payload json.RawMessage, name string, value any) json.RawMessage {
+	t.Helper()
+	var members map[string]any
+	if err := json.Unmarshal(payload, &members); err != nil {
+		t.Fatal(err)
+	}
+	members[name] = value
+	return harness.Payload(t, members)
+}
+
+// looks are pieces of the screenshots and UI trees that the tasks left, to be
+// looked for where they do not belong.
+func looks(t *testing.T, c *harness.Cluster, tasks map[string]string) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for id, name := range tasks {
+		if !strings.HasPrefix(name, "corr-browses") {
+			continue
+		}
+		for _, artifact := range []string{"shot.png", "tree.json"} {
+			content := harness.Artifact(t, c.Client, id, 1, artifact)
+			if len(content) < 200 {
+				t.Fatalf("%s of %s has %d bytes", artifact, name, len(content))
+			}
+			middle := len(content) / 2
+			out[artifact+" of "+name] = string(content[middle : middle+48])
+		}
+	}
+	if len(out) != 4 {
+		t.Fatalf("only %d screenshots and trees", len(out))
+	}
+	return out
 }
 
 // checkArrived: the marks are where they belong, or else nothing is proved.
@@ -200,6 +271,16 @@ func checkArrived(t *testing.T, c *harness.Cluster, id, name string, marks canar
 		want = []string{marks["typed"], marks["page"], marks["url"]}
 	case "corr-browses-in-vain":
 		want = []string{marks["awaited"]}
+	}
+	for _, secret := range []string{marks["secret"], marks["other_secret"]} {
+		for _, s := range spellings(secret) {
+			if strings.Contains(got, s) {
+				t.Errorf("%s: a secret is shown to those who may see the task", name)
+			}
+		}
+	}
+	if name == "corr-succeeds" && !strings.Contains(got, "[redacted]") {
+		t.Errorf("%s: the secret did not reach the work: %s", name, got)
 	}
 	for _, w := range want {
 		if !strings.Contains(got, w) {
@@ -275,6 +356,9 @@ func faults(t *testing.T, c *harness.Cluster, marks canaries, where *places) {
 	post("/agent/v1/enrol", "", `{"token":"`+marks["wrong_enrolment"]+`","name":"x","public_key":"`+base64.StdEncoding.EncodeToString(key)+`"}`, 404)
 	post("/agent/v1/token", "", `{"grant_type":"`+protocol.GrantJWTBearer+`","assertion":"`+marks["wrong_token"]+`"}`, 401)
 	post("/agent/v1/claims", marks["wrong_token"], `{}`, 401)
+	post("/api/v1/tasks", "berth_abcdefgh_"+marks["wrong_key"], `{"plugin":"process.run"}`, 401)
+	post("/api/v1/auth/password", token, `{"current_password":"`+marks["wrong_password"]+`","new_password":"`+marks["wrong_new_password"]+`"}`, 422)
+	post("/api/v1/users", token, `{"name":"x","roles":["viewer"],"password":"`+marks["wrong_new_password"][:5]+`","passwort":"`+marks["wrong_new_password"]+`"}`, 422)
 }
 
 // collect reads logs, metrics, audit rows, the journal and the command lines.
