@@ -57,6 +57,11 @@ func TestMainJobOnPostgres(t *testing.T) {
 	checkDemoTask(t, c.Client, task.ID)
 	agent.Stop(t)
 	c.Stop(t)
+	for _, l := range c.ControlLines(t) {
+		if strings.Contains(l.Text("message"), "may change tables") {
+			t.Errorf("%s has more rights on the database than daemons need: %v", l["process"], l)
+		}
+	}
 }
 
 // checkDemoTask waits for demo.FirstTask and looks at what it left.

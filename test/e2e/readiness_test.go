@@ -118,7 +118,7 @@ func TestReadinessOfEveryDaemon(t *testing.T) {
 		c.Migrate(t, "up")
 		h.becomes("ready")
 		c.Login(t)
-		schemaVersions(t, h, "pgx", c.DatabaseURL)
+		schemaVersions(t, h, "pgx", c.OwnerURL)
 		if err := server.Stop(true); err != nil {
 			t.Fatal(err)
 		}

@@ -146,7 +146,7 @@ func TestSIGTERMInWorkers(t *testing.T) {
 				name := fmt.Sprintf("%s-%d", duty.name, n)
 				createDatabase(t, server, name, "base")
 				dsn := server.DSN(name)
-				d, proxy, seen := through(t, c, duty.program, name, dsn, duty.env)
+				d, proxy, seen := through(t, c, duty.program, name, c.Runtime(t, dsn), duty.env)
 				if n == 0 { // how many are there?
 					d.Start(t)
 					harness.Eventually(t, harness.Patience, "the round is done", func() bool { return len(rows(t, dsn, duty.after)) > 0 })
@@ -191,7 +191,7 @@ func TestSIGTERMInWorkers(t *testing.T) {
 func checkTheCheck(t *testing.T, server *pgtest.Server, c *harness.Cluster, env map[string]string) {
 	t.Helper()
 	createDatabase(t, server, "killed", "base")
-	d, proxy, _ := through(t, c, "scheduler", "killed", server.DSN("killed"), env)
+	d, proxy, _ := through(t, c, "scheduler", "killed", c.Runtime(t, server.DSN("killed")), env)
 	stop := stopAtNth(proxy, 2)
 	d.Launch(t)
 	awaitHit(t, stop, "killed")

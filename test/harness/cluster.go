@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/client"
-	"github.com/berth-dev/berth/pkg/pgtest"
 )
 
 // Engine is where a cluster keeps its state.
@@ -49,8 +48,11 @@ type Cluster struct {
 	Engine Engine
 	// Folder of the test: logs, blobs, agents' states.
 	Folder string
-	// DatabaseURL as the daemons are told it.
-	DatabaseURL  string
+	// DatabaseURL as the daemons are told it: on Postgres that of a role which
+	// owns nothing.
+	DatabaseURL string
+	// OwnerURL is for migrations, and for tests that change what daemons may not.
+	OwnerURL     string
 	APIs         []*Daemon
 	Schedulers   []*Daemon
 	Leasekeepers []*Daemon
@@ -62,6 +64,7 @@ type Cluster struct {
 	Password, MasterKey string
 	Tokens              client.Tokens
 
+	role role // of the daemons, on Postgres
 	env  map[string]string
 	http *http.Client
 }
@@ -84,17 +87,20 @@ func Prepare(tb testing.TB, o Options) *Cluster {
 		o.Engine = Postgres
 	}
 	c := &Cluster{
-		Engine: o.Engine, Folder: Folder(tb), Password: "Pw-canary-" + random(), DatabaseURL: o.DSN,
+		Engine: o.Engine, Folder: Folder(tb), Password: "Pw-canary-" + random(), OwnerURL: o.DSN,
 		MasterKey: hexKey(),
 		http:      &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}},
 	}
 	tb.Cleanup(c.http.CloseIdleConnections)
 	switch {
 	case o.Engine == SQLite:
-		c.DatabaseURL = "sqlite://" + filepath.Join(c.Folder, "berth.db")
+		c.OwnerURL = "sqlite://" + filepath.Join(c.Folder, "berth.db")
 	case o.DSN == "":
-		c.DatabaseURL = pgtest.NewDB(tb, pgtest.Template{})
+		c.OwnerURL, c.role = newDatabase(tb)
+	default:
+		c.role = makeRole(tb, o.DSN)
 	}
+	c.DatabaseURL = c.Runtime(tb, c.OwnerURL)
 	c.env = map[string]string{
 		"BERTH_DATABASE_URL": c.DatabaseURL, "BERTH_LOG_LEVEL": "debug", "BERTH_ADMIN_LISTEN": "127.0.0.1:0",
 		"BERTH_SHUTDOWN_WITHIN": "15s",
@@ -153,18 +159,33 @@ func (c *Cluster) write(tb testing.TB, name, content string) string {
 	return path
 }
 
-// Migrate runs `berth migrate <args>` and fails the test where that fails.
+// Runtime is the URL of a database of the cluster's server, or of a copy of the
+// cluster's, as its daemons may use it. SQLite's stays itself.
+func (c *Cluster) Runtime(tb testing.TB, owner string) string {
+	tb.Helper()
+	if c.Engine == SQLite {
+		return owner
+	}
+	return c.role.in(tb, owner)
+}
+
+// Migrate runs `berth migrate <args>` and fails the test where that fails. On
+// Postgres `up` also grants the daemons' role what it needs.
 func (c *Cluster) Migrate(tb testing.TB, args ...string) {
 	tb.Helper()
+	if c.Engine == Postgres && args[0] == "up" {
+		args = append(args, "--grant-to", c.role.name)
+	}
 	p := c.Berth(tb, append([]string{"migrate"}, args...)...)
 	p.MustExit(tb, Patience, 0)
 }
 
-// Berth starts the command line with the database's URL in its environment.
+// Berth starts the command line with the database's URL, the owner's, in its
+// environment.
 func (c *Cluster) Berth(tb testing.TB, args ...string) *Process {
 	tb.Helper()
 	return Run(tb, c.Folder, Command{
-		Name: "berth", Path: Program(tb, "berth"), Args: args, Env: map[string]string{"BERTH_DATABASE_URL": c.DatabaseURL},
+		Name: "berth", Path: Program(tb, "berth"), Args: args, Env: map[string]string{"BERTH_DATABASE_URL": c.OwnerURL},
 	})
 }
 
