@@ -1,0 +1,28 @@
+DROP TABLE stats_depth;
+DROP TABLE stats_devices;
+DROP TABLE stats_tasks;
+DROP TABLE trail_readers;
+DROP TABLE webhook_deliveries;
+DROP TABLE webhooks;
+DROP INDEX attempts_device;
+DROP INDEX devices_maintenance;
+ALTER TABLE devices DROP COLUMN maintenance_until;
+ALTER TABLE hosts
+    DROP COLUMN drain_deadline,
+    DROP COLUMN note;
+ALTER TABLE plugins
+    DROP COLUMN deprecated,
+    DROP COLUMN result_schema,
+    DROP COLUMN defaults,
+    DROP COLUMN note,
+    DROP COLUMN revision,
+    DROP COLUMN decided_at;
+DROP TABLE bulk_jobs;
+DROP TABLE causes;
+DROP INDEX tasks_cause;
+DROP INDEX tasks_schedule;
+ALTER TABLE tasks
+    DROP COLUMN schedule_id,
+    DROP COLUMN cause_key;
+DROP TABLE fires;
+DROP TABLE schedules;
