@@ -177,6 +177,7 @@ func (e *usageError) hint() string {
 }
 
 func (c *cli) explainProblem(p *client.Problem) {
+	p = shown(p)
 	id := "code " + p.Code
 	if p.RequestID != "" {
 		id += ", request " + p.RequestID
@@ -206,6 +207,17 @@ func (c *cli) explainProblem(p *client.Problem) {
 	default:
 		c.complain(p.What(), p.Remedy, id)
 	}
+}
+
+// shown is a problem as a terminal may show it: a server's texts, each in one line.
+func shown(p *client.Problem) *client.Problem {
+	out := *p
+	out.Code, out.Title, out.Detail, out.Remedy, out.RequestID = printable(p.Code), printable(p.Title), printable(p.Detail), printable(p.Remedy), printable(p.RequestID)
+	out.Errors = make([]client.FieldError, len(p.Errors))
+	for i, f := range p.Errors {
+		out.Errors[i] = client.FieldError{Path: printable(f.Path), Message: printable(f.Message), Remedy: printable(f.Remedy)}
+	}
+	return &out
 }
 
 // unnamed is err, in the words of the command where the server did not find what

@@ -115,11 +115,20 @@ func (a *API) discard(ctx context.Context, key blob.Key) {
 	}
 }
 
+// logOffset reads where a chunk of a log begins.
+func logOffset(s string) (int64, error) {
+	offset, ok := number(s)
+	if !ok || offset > store.MaxLogBytes {
+		return 0, berth.Invalid("offset", "it is no position in a log", "send the position of the chunk's first byte")
+	}
+	return offset, nil
+}
+
 // putLog stores one chunk of an attempt's log.
 func (a *API) putLog(c echo.Context) error {
-	offset, ok := number(c.Param("offset"))
-	if !ok || offset > store.MaxLogBytes {
-		return berth.Invalid("offset", "it is no position in a log", "send the position of the chunk's first byte")
+	offset, err := logOffset(c.Param("offset"))
+	if err != nil {
+		return err
 	}
 	u, err := a.begin(c)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -144,10 +145,9 @@ func CheckAdminLabels(labels map[string]string) error {
 	return f.Err()
 }
 
-// plain: every engine can store it.
-func plain(s string) bool {
-	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
-}
+// plain: every engine can store it, and no terminal takes any of it for a command
+// (those of C1, such as U+009B, are as good as ESC to some).
+func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 // Occupancy of a device.
 type Occupancy string

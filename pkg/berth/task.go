@@ -187,11 +187,11 @@ func (t *NewTask) Normalise(path string, now time.Time, f *Faults) {
 		return path + "." + field
 	}
 	t.Name = strings.TrimSpace(t.Name)
-	if len(t.Name) > MaxNameLen || strings.ContainsFunc(t.Name, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		f.Add(at("name"), "the name is too long or has control characters", fmt.Sprintf("use at most %d printable characters", MaxNameLen))
-	}
-	if !utf8.ValidString(t.Name) {
+	switch {
+	case !utf8.ValidString(t.Name):
 		f.Add(at("name"), "the name is no UTF-8", "send text in UTF-8")
+	case len(t.Name) > MaxNameLen || !plain(t.Name):
+		f.Add(at("name"), "the name is too long or has control characters", fmt.Sprintf("use at most %d bytes of printable characters", MaxNameLen))
 	}
 	t.Tags = normaliseTags(at("tags"), t.Tags, f)
 	normalisePriority(at("priority"), t.Priority, f)

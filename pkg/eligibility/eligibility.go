@@ -44,6 +44,10 @@ func Canonical(path string, r berth.Requirement) (berth.Requirement, error) {
 		f.Add(at("plugin"), fmt.Sprintf("%q is not a plugin's name", berth.Clip(r.Plugin, 40)), "name a plugin such as browser.script; GET /api/v1/plugins lists them")
 	}
 	sel, err := parseSelector(r.Selector)
+	if err == nil {
+		// A spelling with more spaces than the one that came may be too long.
+		_, err = parseSelector(sel.String())
+	}
 	if err != nil {
 		f.Add(at("selector"), err.Error(), "write label=value terms joined by commas, for example browser=chromium,os in (linux,darwin)")
 	} else {
@@ -131,6 +135,9 @@ func canonicalRange(s string) (string, error) {
 	c, err := semver.NewConstraint(s)
 	if err != nil {
 		return "", fmt.Errorf("%q is not a version range", berth.Clip(s, 40))
+	}
+	if n := len(c.String()); n > MaxRangeLen {
+		return "", fmt.Errorf("the version range has %d bytes when its terms are set apart, %d are allowed", n, MaxRangeLen)
 	}
 	return c.String(), nil
 }

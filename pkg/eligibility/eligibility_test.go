@@ -133,20 +133,6 @@ func TestCanonicalIsAFixedPoint(t *testing.T) {
 	})
 }
 
-func FuzzCanonical(f *testing.F) {
-	f.Add("os in (linux,darwin),!gpu", "^1.2")
-	f.Add("a=b,,", ">=")
-	f.Fuzz(func(t *testing.T, sel, rng string) {
-		r, err := eligibility.Canonical("", berth.Requirement{Plugin: "p", Selector: sel, VersionRange: rng})
-		if err != nil {
-			return
-		}
-		if _, err := eligibility.Compile(r); err != nil {
-			t.Fatalf("canonical but not compilable: %v", err)
-		}
-	})
-}
-
 func TestProbeIsAPinOfOneDevice(t *testing.T) {
 	const id = "0000000d-0000-7000-8000-000000000001"
 	for selector, want := range map[string]berth.DeviceID{

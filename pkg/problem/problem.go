@@ -11,8 +11,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/labstack/echo/v4"
 
@@ -43,6 +44,7 @@ const (
 	CodeHeadersTooLarge     = "headers_too_large"
 	CodeForeignHost         = "foreign_host"
 	CodeForeignOrigin       = "foreign_origin"
+	CodeBusy                = "busy" // no memory left for the body
 
 	// Codes of a database whose schema this program cannot use.
 	CodeDatabaseUnreachable = "database_unreachable"
@@ -139,15 +141,15 @@ func typed(err error) (d Document, ok bool) {
 	switch {
 	case errors.As(err, &own):
 		return Document{Problem: protocol.Problem{
-			Status: own.Status, Code: own.Code, Title: own.Title, Detail: own.Detail, Remedy: own.Remedy, NextOffset: own.NextOffset,
+			Status: own.Status, Code: own.Code, Title: own.Title, Detail: berth.Clip(own.Detail, maxText), Remedy: berth.Clip(own.Remedy, maxText), NextOffset: own.NextOffset,
 		}, RetryAfter: own.RetryAfter}, true
 	case errors.As(err, &invalid):
 		d := ofKind(berth.ErrInvalid)
-		d.Errors = invalid.Fields
+		d.Errors = listed(invalid.Fields)
 		return d, true
 	case errors.As(err, &wrong):
 		d := ofKind(berth.ErrWrongState)
-		d.Detail = wrong.Error()
+		d.Detail = berth.Clip(wrong.Error(), maxText)
 		return d, true
 	case errors.As(err, &exists):
 		d := ofKind(berth.ErrExists)
@@ -184,10 +186,30 @@ func typed(err error) (d Document, ok bool) {
 
 // sentence is an error's text as a problem's detail.
 func sentence(text string) string {
-	if text == "" {
+	first, size := utf8.DecodeRuneInString(text)
+	if size == 0 {
 		return ""
 	}
-	return strings.ToUpper(text[:1]) + text[1:] + "."
+	return berth.Clip(string(unicode.ToUpper(first))+text[size:], maxText) + "."
+}
+
+// Bounds of a document, so that an answer is never much longer than what it
+// answers: of the faults that it lists, and of each text in bytes.
+const (
+	maxFaults = 100
+	maxText   = 1000
+)
+
+// listed are the faults that a document lists.
+func listed(all []berth.FieldError) []berth.FieldError {
+	out := make([]berth.FieldError, 0, min(len(all), maxFaults+1))
+	for _, f := range all[:min(len(all), maxFaults)] {
+		out = append(out, berth.FieldError{Path: berth.Clip(f.Path, maxText), Message: berth.Clip(f.Message, maxText), Remedy: berth.Clip(f.Remedy, maxText)})
+	}
+	if more := len(all) - len(out); more > 0 {
+		out = append(out, berth.FieldError{Message: fmt.Sprintf("%d more faults are not listed", more), Remedy: "mend these first"})
+	}
+	return out
 }
 
 // storageFullRetry leaves a person the time to act without losing an attempt's
