@@ -61,9 +61,9 @@ kill-test: deps-test bin/gotest ## Kill each process and the database at ten ran
 FUZZTIME ?= 60s
 FUZZ ?= .
 .PHONY: fuzz
-fuzz: deps-cc ## Run every fuzz target for FUZZTIME (60s)
+fuzz: deps-test bin/with-postgres ## Run every fuzz target for FUZZTIME (60s)
 	@mkdir -p build
-	@scripts/fuzz.sh $(FUZZTIME) $(FUZZ)
+	@bin/with-postgres scripts/fuzz.sh $(FUZZTIME) $(FUZZ)
 
 .PHONY: security
 security: deps-test bin/with-postgres bin/gotest ## Run all that speaks for Berth's security: tests, fuzz, linters, known vulnerabilities
