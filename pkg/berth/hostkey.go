@@ -3,6 +3,7 @@ package berth
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"strconv"
 	"strings"
 )
 
@@ -21,6 +22,11 @@ func HostKeyFacts(key []byte) Facts {
 		return ""
 	}
 	return NewFacts(map[string]string{"key": KeyFingerprint(key)})
+}
+
+// KeyRotationFacts say whether a host's agent is to change its key.
+func KeyRotationFacts(asked bool) Facts {
+	return Fact("key_rotation_requested", strconv.FormatBool(asked))
 }
 
 // HostNameFacts are a host's name.

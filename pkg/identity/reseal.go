@@ -63,6 +63,7 @@ func Reseal(ctx context.Context, s store.Sealed, actor berth.Actor, keys MasterK
 		if err != nil {
 			return fmt.Errorf("%s %s: %w", old.Kind, old.ID, err)
 		}
+		old.Under = markName(old.Value.Reveal())
 		replaced, err := s.ReplaceSealed(ctx, actor, old, anew)
 		switch {
 		case err != nil:
@@ -105,7 +106,7 @@ func (v vault) anew(old store.SealedValue) (store.SealedValue, error) {
 	if err != nil {
 		return old, err
 	}
-	old.Value = redact.NewBytes(sealed)
+	old.Value, old.Under = redact.NewBytes(sealed), v.current.name()
 	return old, nil
 }
 

@@ -207,6 +207,21 @@ func (m MasterKey) sealed(value []byte) bool {
 	return len(value) > len(mark) && value[0] == sealVersion && [8]byte(value[1:1+len(mark)]) == mark
 }
 
+// name is m's mark, as the audit trail tells master keys apart.
+func (m MasterKey) name() string {
+	mark := m.mark()
+	return hex.EncodeToString(mark[:])
+}
+
+// markName is the name of the master key that a value is sealed under, "" where it
+// is none of ours.
+func markName(value []byte) string {
+	if len(value) < 9 || value[0] != sealVersion {
+		return ""
+	}
+	return hex.EncodeToString(value[1:9])
+}
+
 // SealSecret seals a secret's value under the current master key, bound to its
 // name and version.
 func (s *Service) SealSecret(name string, version int, value redact.String) (redact.Bytes, error) {

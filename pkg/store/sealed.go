@@ -33,4 +33,15 @@ type SealedValue struct {
 	// Public part of a signing key.
 	Public []byte
 	Value  redact.Bytes
+	// Under names the master key, for the audit trail; "" where it is not said. The
+	// engines do not know it.
+	Under string
+}
+
+// Facts of a sealed value for the audit trail.
+func (v SealedValue) Facts() berth.Facts {
+	if v.Under == "" {
+		return ""
+	}
+	return berth.Fact("master_key", v.Under)
 }

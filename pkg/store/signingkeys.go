@@ -50,15 +50,21 @@ type RotateKeyParams struct {
 	Once Once
 }
 
-// Superseded lists those of keys (newest first) whose successor is at least over
+// Facts of a key for the audit trail: which one it is, and nothing of the private
+// part.
+func (k SigningKey) Facts() berth.Facts {
+	return berth.NewFacts(map[string]string{"algorithm": k.Algorithm, "key": berth.KeyFingerprint(k.Public)})
+}
+
+// Superseded are those of keys (newest first) whose successor is at least over
 // old.
-func Superseded(keys []SigningKey, over time.Duration) (ids []string) {
+func Superseded(keys []SigningKey, over time.Duration) (out []SigningKey) {
 	for i := 1; i < len(keys); i++ {
 		if keys[i-1].Age >= over {
-			ids = append(ids, keys[i].ID)
+			out = append(out, keys[i])
 		}
 	}
-	return ids
+	return out
 }
 
 // TooManySigningKeys is what an engine refuses a key with beside MaxSigningKeys

@@ -121,6 +121,6 @@ func (s *Store) RefuseLogin(ctx context.Context, actor berth.Actor, name string)
 		if err != nil {
 			return err
 		}
-		return t.auditAct(actor, now, berth.AuditLoginFailed, "user", who, "")
+		return t.auditAct(actor, now, berth.AuditLoginFailed, "user", who)
 	})
 }

@@ -41,8 +41,8 @@ func (t *tx) auditChange(actor berth.Actor, at time.Time, action berth.AuditActi
 }
 
 // auditAct writes the row of an administrative act that has nothing to compare.
-func (t *tx) auditAct(actor berth.Actor, at time.Time, action berth.AuditAction, kind, id, reason string) error {
-	return t.auditEvents([]berth.AuditEvent{{At: at, Actor: actor, Action: action, TargetKind: kind, TargetID: id, Reason: reason}})
+func (t *tx) auditAct(actor berth.Actor, at time.Time, action berth.AuditAction, kind, id string) error {
+	return t.auditEvents([]berth.AuditEvent{{At: at, Actor: actor, Action: action, TargetKind: kind, TargetID: id}})
 }
 
 func (t *tx) auditEvents(events []berth.AuditEvent) error {

@@ -107,7 +107,7 @@ func (s *Store) RequestKeyRotation(ctx context.Context, actor berth.Actor, id be
 		if err != nil || n == 0 {
 			return err
 		}
-		if err := t.auditAct(actor, now, berth.AuditKeyRotationAsked, "host", string(id), ""); err != nil {
+		if err := t.auditChange(actor, now, berth.AuditKeyRotationAsked, "host", string(id), berth.KeyRotationFacts(false), berth.KeyRotationFacts(true)); err != nil {
 			return err
 		}
 		h, err = t.shownHost(id)

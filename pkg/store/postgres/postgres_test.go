@@ -71,7 +71,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	var sql strings.Builder
 	sql.WriteString("ALTER TABLE audit_events DISABLE TRIGGER USER;")
 	for _, table := range []string{
-		"secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
+		"login_failures", "used_assertions", "secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
 		"task_inputs", "input_owners", "inputs", "input_parts", "input_uploads",
 		"delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
 	} {
@@ -100,6 +100,27 @@ func execute(dsn, statement string) error {
 	return err
 }
 
+// everyRow reads all tables, in one statement.
+func everyRow(dsn string) ([]string, error) {
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	var all string
+	if err := conn.QueryRow(ctx, `
+SELECT string_agg(format('SELECT %L || t::text COLLATE "C" AS row FROM %I t', table_name || ' ', table_name), ' UNION ALL ') || ' ORDER BY 1'
+FROM information_schema.tables WHERE table_schema = 'public' AND table_type = 'BASE TABLE'`).Scan(&all); err != nil {
+		return nil, err
+	}
+	rows, err := conn.Query(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 func harness(t *testing.T) storetest.Harness {
 	databases := &recycled{parent: t}
 	return storetest.Harness{
@@ -121,6 +142,7 @@ func harness(t *testing.T) storetest.Harness {
 					return s, nil
 				},
 				Exec: func(statement string) error { return execute(dsn, statement) },
+				Rows: func() ([]string, error) { return everyRow(dsn) },
 			}
 		},
 	}

@@ -45,7 +45,7 @@ func (s *Store) ReplaceSealed(ctx context.Context, actor berth.Actor, old, anew 
 			return err
 		}
 		replaced = true
-		return t.auditAct(actor, now, berth.AuditResealed, old.Kind, old.ID, "")
+		return t.auditChange(actor, now, berth.AuditResealed, old.Kind, old.ID, old.Facts(), anew.Facts())
 	})
 	return only(replaced, err)
 }

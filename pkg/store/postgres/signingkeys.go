@@ -77,7 +77,7 @@ func (t *tx) insertSigningKey(actor berth.Actor, key store.SigningKey) (store.Si
 		return key, err
 	}
 	key.CreatedAt, key.Age = now, 0
-	return key, t.auditAct(actor, now, berth.AuditKeyCreated, "signing_key", key.ID, "")
+	return key, t.auditChange(actor, now, berth.AuditKeyCreated, "signing_key", key.ID, "", key.Facts())
 }
 
 // RotateSigningKey is documented at store.SigningKeys.
@@ -105,6 +105,7 @@ func (s *Store) RotateSigningKey(ctx context.Context, p store.RotateKeyParams) e
 // RemoveSigningKeys is documented at store.SigningKeys.
 func (s *Store) RemoveSigningKeys(ctx context.Context, actor berth.Actor, over time.Duration) (removed []string, err error) {
 	err = s.write(ctx, "RemoveSigningKeys", func(t *tx) error {
+		removed = nil
 		if err := t.lockSigningKeys(); err != nil {
 			return err
 		}
@@ -112,10 +113,11 @@ func (s *Store) RemoveSigningKeys(ctx context.Context, actor berth.Actor, over t
 		if err != nil {
 			return err
 		}
-		removed = store.Superseded(keys, over)
-		if len(removed) == 0 {
+		gone := store.Superseded(keys, over)
+		if len(gone) == 0 {
 			return nil
 		}
+		removed = mapped(gone, func(k store.SigningKey) string { return k.ID })
 		if _, err := t.exec(`DELETE FROM signing_keys WHERE id = ANY($1)`, removed); err != nil {
 			return err
 		}
@@ -123,8 +125,10 @@ func (s *Store) RemoveSigningKeys(ctx context.Context, actor berth.Actor, over t
 		if err != nil {
 			return err
 		}
-		return t.auditEvents(mapped(removed, func(id string) berth.AuditEvent {
-			return berth.AuditEvent{At: now, Actor: actor, Action: berth.AuditKeyRemoved, TargetKind: "signing_key", TargetID: id}
+		return t.auditEvents(mapped(gone, func(k store.SigningKey) berth.AuditEvent {
+			return berth.AuditEvent{
+				At: now, Actor: actor, Action: berth.AuditKeyRemoved, TargetKind: "signing_key", TargetID: k.ID, Before: k.Facts(),
+			}
 		}))
 	})
 	return only(removed, err)

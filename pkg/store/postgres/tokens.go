@@ -33,7 +33,7 @@ func (s *Store) AddRefreshToken(ctx context.Context, r store.RefreshToken) error
 		if err := t.insertRefreshToken(refreshRow{hash: r.Hash[:], family: r.Family, user: r.User, generation: 1}, now, r.TTL); err != nil {
 			return err
 		}
-		return t.auditAct(u.in(r.Actor, r.Family), now, berth.AuditLogin, "user", string(r.User), "")
+		return t.auditAct(u.in(r.Actor, r.Family), now, berth.AuditLogin, "user", string(r.User))
 	})
 }
 
@@ -135,7 +135,7 @@ func (t *tx) endSession(actor berth.Actor, action berth.AuditAction, r refreshRo
 	if err != nil || n == 0 {
 		return err
 	}
-	return t.auditAct(actor, r.now, action, "user", string(r.user), "")
+	return t.auditAct(actor, r.now, action, "user", string(r.user))
 }
 
 // endSessions revokes all sessions of a user but one ("": none).

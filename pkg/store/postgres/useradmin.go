@@ -135,7 +135,7 @@ func (s *Store) SetPassword(ctx context.Context, p store.SetPasswordParams) (use
 		}
 		user = u.User
 		user.HasPassword = true
-		return t.auditAct(p.Actor, now, berth.AuditPasswordChanged, "user", string(p.User), "")
+		return t.auditAct(p.Actor, now, berth.AuditPasswordChanged, "user", string(p.User))
 	})
 	return only(user, err)
 }

@@ -90,7 +90,7 @@ func (s *Store) RequestKeyRotation(ctx context.Context, actor berth.Actor, id be
 		if err != nil || n == 0 {
 			return err
 		}
-		if err := auditAct(t, actor, berth.AuditKeyRotationAsked, "host", string(id)); err != nil {
+		if err := auditChange(t, actor, berth.AuditKeyRotationAsked, "host", string(id), berth.KeyRotationFacts(false), berth.KeyRotationFacts(true)); err != nil {
 			return err
 		}
 		h, err = loadHost(t, id)

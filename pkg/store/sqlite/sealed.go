@@ -37,7 +37,7 @@ func (s *Store) ReplaceSealed(ctx context.Context, actor berth.Actor, old, anew 
 			return err
 		}
 		replaced = true
-		return auditAct(t, actor, berth.AuditResealed, old.Kind, old.ID)
+		return auditChange(t, actor, berth.AuditResealed, old.Kind, old.ID, old.Facts(), anew.Facts())
 	})
 	return replaced && err == nil, err
 }

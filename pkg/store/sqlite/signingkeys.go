@@ -55,7 +55,7 @@ func insertSigningKey(t *tx, actor berth.Actor, key store.SigningKey) (store.Sig
 		return key, err
 	}
 	key.CreatedAt, key.Age = t.now, 0
-	return key, auditAct(t, actor, berth.AuditKeyCreated, "signing_key", key.ID)
+	return key, auditChange(t, actor, berth.AuditKeyCreated, "signing_key", key.ID, "", key.Facts())
 }
 
 // RotateSigningKey implements store.SigningKeys.
@@ -84,14 +84,14 @@ func (s *Store) RemoveSigningKeys(ctx context.Context, actor berth.Actor, over t
 		if err != nil {
 			return err
 		}
-		removed = store.Superseded(keys, over)
-		for _, id := range removed {
-			if err := t.execOne("DELETE FROM signing_keys WHERE id = ?1", id); err != nil {
+		for _, k := range store.Superseded(keys, over) {
+			if err := t.execOne("DELETE FROM signing_keys WHERE id = ?1", k.ID); err != nil {
 				return err
 			}
-			if err := auditAct(t, actor, berth.AuditKeyRemoved, "signing_key", id); err != nil {
+			if err := auditChange(t, actor, berth.AuditKeyRemoved, "signing_key", k.ID, k.Facts(), ""); err != nil {
 				return err
 			}
+			removed = append(removed, k.ID)
 		}
 		return nil
 	})

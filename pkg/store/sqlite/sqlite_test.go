@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"net/url"
 	"os"
+	"slices"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -33,13 +34,61 @@ func harness() storetest.Harness {
 					return sqlite.Open(context.Background(), path, opts)
 				},
 				Exec: func(statement string) error { return execute(path, statement) },
+				Rows: func() ([]string, error) { return everyRow(path) },
 			}
 		},
 	}
 }
 
+// everyRow reads all tables.
+func everyRow(path string) (all []string, err error) {
+	db, err := beside(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = db.Close() }()
+	tables, err := linesOf(db, "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+	if err != nil {
+		return nil, err
+	}
+	for _, table := range tables {
+		columns, err := linesOf(db, "SELECT group_concat('quote(\"' || name || '\")', ' || '','' || ') FROM pragma_table_info('"+table+"')")
+		if err != nil {
+			return nil, err
+		}
+		rows, err := linesOf(db, "SELECT '"+table+" ' || "+columns[0]+` FROM "`+table+`"`)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rows...)
+	}
+	slices.Sort(all)
+	return all, nil
+}
+
+func linesOf(db *sql.DB, query string) (out []string, err error) {
+	rows, err := db.QueryContext(context.Background(), query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		out = append(out, s)
+	}
+	return out, rows.Err()
+}
+
+// beside opens the file beside the engine.
+func beside(path string) (*sql.DB, error) {
+	return sql.Open("sqlite3", "file:"+(&url.URL{Path: path}).EscapedPath()+"?_busy_timeout=5000")
+}
+
 func execute(path, statement string) error {
-	db, err := sql.Open("sqlite3", "file:"+(&url.URL{Path: path}).EscapedPath()+"?_busy_timeout=5000")
+	db, err := beside(path)
 	if err != nil {
 		return err
 	}

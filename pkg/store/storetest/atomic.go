@@ -20,6 +20,16 @@ type operation struct {
 	prepare     func(w *world) func(ctx context.Context, s store.Store) error
 	// twoStep: the first of two transactions may be committed when it fails later.
 	twoStep bool
+	// beside is the table that a transaction before the operation's may change.
+	beside string
+}
+
+// of are the rows that the operation changes in one transaction.
+func (op operation) of(rows []string) []string {
+	if op.beside == "" {
+		return rows
+	}
+	return slices.DeleteFunc(rows, func(row string) bool { return strings.HasPrefix(row, op.beside+" ") })
 }
 
 // errInjected is what a statement fails with.
@@ -27,15 +37,16 @@ var errInjected = errors.New("injected")
 
 // atomicChecks: each operation is broken off at each of its statements, by an
 // error and by the end of its context. It commits whole or not at all, and the
-// same call works afterwards.
+// same call works afterwards. What it left is looked for in every row of every
+// table, and when it is through, it has changed some.
 func atomicChecks() []check {
-	var out []check
+	out := []check{{"every operation that changes something", everyWriterIsBrokenOff}}
 	for _, op := range operations() {
 		out = append(out, check{strings.TrimSpace(op.name + " " + op.about), func(t *testing.T, h Harness) {
 			w := newWorld(t, h)
 			s, hk := w.hooked()
 			call := op.prepare(w)
-			before := w.snapshot()
+			before, rows := w.snapshot(), op.of(w.rows())
 			for at := 1; !w.brokenOff(op, call, s, hk, at); at++ {
 				if at > 200 {
 					t.Fatal("the operation has no end")
@@ -43,9 +54,15 @@ func atomicChecks() []check {
 				if op.twoStep {
 					continue
 				}
+				if d := diff(rows, op.of(w.rows())); d != "" {
+					t.Fatalf("the operation failed at statement %d and left something:\n%s", at, d)
+				}
 				if d := diff(before, w.snapshot()); d != "" {
 					t.Fatalf("the operation failed at statement %d and left something:\n%s", at, d)
 				}
+			}
+			if diff(rows, op.of(w.rows())) == "" {
+				t.Error("the operation changes nothing: it shows nothing here")
 			}
 		}})
 	}
@@ -96,7 +113,8 @@ func (w *world) brokenOff(op operation, call func(context.Context, store.Store) 
 type callFunc = func(ctx context.Context, s store.Store) error
 
 func operations() []operation {
-	return slices.Concat(taskOperations(), agentOperations(), manyOperations(), otherOperations(), inputOperations(), operatorOperations(), guardOperations(), secretOperations())
+	return slices.Concat(taskOperations(), agentOperations(), manyOperations(), otherOperations(), inputOperations(), operatorOperations(), guardOperations(), secretOperations(),
+		accountOperations(), fleetOperations())
 }
 
 func taskOperations() []operation {
@@ -201,8 +219,12 @@ func otherOperations() []operation {
 	daemon := func(name, about string, prepare func(w *world), call func(w *world) callFunc) operation {
 		return operation{name: name, about: about, prepare: func(w *world) callFunc { prepare(w); return call(w) }}
 	}
-	reap := func(w *world) callFunc {
-		return func(ctx context.Context, s store.Store) error { return err2(s.ReapLeases(ctx, w.keeper, 10)) }
+	sweep := func(about string, prepare func(w *world)) operation {
+		op := daemon("ReapLeases", about, prepare, func(w *world) callFunc {
+			return func(ctx context.Context, s store.Store) error { return err2(s.ReapLeases(ctx, w.keeper, 10)) }
+		})
+		op.beside = "marks" // the sweep's own is moved first
+		return op
 	}
 	return []operation{
 		daemon("PlacementRound", "", func(w *world) { w.host("h1", 2); w.submit(); w.submit(withSelector("os=linux")) },
@@ -219,8 +241,8 @@ func otherOperations() []operation {
 			func(w *world) callFunc {
 				return func(ctx context.Context, s store.Store) error { return err2(s.GiveUp(ctx, w.scheduler, 10)) }
 			}),
-		daemon("ReapLeases", "running", func(w *world) { w.host("h1", 1).running(); w.Clock.Advance(time.Hour) }, reap),
-		daemon("ReapLeases", "claimed", func(w *world) { w.host("h1", 1).claimed(); w.Clock.Advance(time.Hour) }, reap),
+		sweep("running", func(w *world) { w.host("h1", 1).running(); w.Clock.Advance(time.Hour) }),
+		sweep("claimed", func(w *world) { w.host("h1", 1).claimed(); w.Clock.Advance(time.Hour) }),
 		daemon("MarkSilentHosts", "", func(w *world) { w.host("h1", 2); w.Clock.Advance(time.Hour) },
 			func(w *world) callFunc {
 				return func(ctx context.Context, s store.Store) error { return err2(s.MarkSilentHosts(ctx, w.keeper, 10)) }

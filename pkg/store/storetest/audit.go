@@ -210,16 +210,11 @@ var withoutFacts = map[berth.AuditAction]string{
 	berth.AuditLogin:           "nothing of the user changes",
 	berth.AuditLoginFailed:     "nothing of the user changes",
 	berth.AuditLogout:          "the credential names the session that ended",
-	berth.AuditSessionRevoked:  "the reason says all",
+	berth.AuditSessionRevoked:  "the credential names the session that ended",
 	berth.AuditPasswordChanged: "neither password may be told",
 	berth.AuditLogRead:         "the target says all",
 	berth.AuditInputRead:       "the target says all",
 	berth.AuditSecretDelivered: "the coordinates say all",
-
-	berth.AuditKeyCreated:       "the target is the key's id, and of the key nothing may be told",
-	berth.AuditKeyRemoved:       "the target is the key's id, and of the key nothing may be told",
-	berth.AuditKeyRotationAsked: "the target says all",
-	berth.AuditResealed:         "of the keys nothing may be told",
 }
 
 // note remembers a row for everyActionIsWritten, and judges its form.

@@ -18,6 +18,8 @@ type Database struct {
 	Open func(tb testing.TB, opts store.Options) (store.Store, error)
 	// Exec runs a statement beside the engine, to make damage that no operation can.
 	Exec func(statement string) error
+	// Rows are all rows of all tables as text, each after its table's name, sorted.
+	Rows func() ([]string, error)
 }
 
 // Harness is what an engine's test gives to the suite.

@@ -150,6 +150,9 @@ func keyRequested(w *world) {
 	if n := w.acted(berth.AuditKeyRotationAsked, "host", string(a.id)); n != 1 {
 		w.t.Errorf("%d rows of the request", n)
 	}
+	if row := w.lastOf(berth.AuditKeyRotationAsked, "host", string(a.id)); row.Before != berth.KeyRotationFacts(false) || row.After != berth.KeyRotationFacts(true) {
+		w.t.Errorf("audit row %+v", row)
+	}
 	_, err := w.Store.RequestKeyRotation(bg(), w.operator, newID[berth.HostID](w.Env))
 	w.fails("an unknown host", err, berth.ErrNotFound)
 }

@@ -67,6 +67,7 @@ func replaceSealed(w *world) {
 	for _, old := range w.allSealed(100) {
 		anew := old
 		anew.Value = redact.NewBytes([]byte("anew " + old.ID))
+		old.Under, anew.Under = "m1", "m2"
 		got := both(
 			func() (bool, error) { return w.Store.ReplaceSealed(bg(), w.operator, old, anew) },
 			func() (bool, error) { return other.ReplaceSealed(bg(), w.operator, old, anew) },
@@ -78,6 +79,9 @@ func replaceSealed(w *world) {
 		}
 		if n := w.acted(berth.AuditResealed, old.Kind, old.ID); n != 1 {
 			w.t.Errorf("%d audit rows of %s", n, old.ID)
+		}
+		if row := w.lastOf(berth.AuditResealed, old.Kind, old.ID); row.Before != `{"master_key":"m1"}` || row.After != `{"master_key":"m2"}` {
+			w.t.Errorf("audit row %+v", row)
 		}
 		another := anew
 		another.Version, another.ID = old.Version+1, old.ID+"x"

@@ -48,6 +48,9 @@ func signingKeys(w *world) {
 	if err != nil || len(keys) != 2 || keys[0].Age != 1500*time.Microsecond || keys[0].ID != "k3" || diff(keys[1], first) != "" {
 		w.t.Errorf("keys %+v, %v", keys, err)
 	}
+	if row := w.lastOf(berth.AuditKeyCreated, "signing_key", "k3"); row.Before != "" || row.After != w.key("k3").Facts() {
+		w.t.Errorf("audit row %+v", row)
+	}
 	for id, want := range map[string]int{"k1": 1, "k2": 0, "k3": 1} {
 		if n := w.acted(berth.AuditKeyCreated, "signing_key", id); n != want {
 			w.t.Errorf("%d audit rows of key %s", n, id)
@@ -137,6 +140,9 @@ func removeSigningKeys(w *world) {
 	}
 	if keys, err := w.Store.SigningKeys(bg()); err != nil || len(keys) != 1 || keys[0].ID != "k3" {
 		w.t.Errorf("left %+v, %v", keys, err)
+	}
+	if row := w.lastOf(berth.AuditKeyRemoved, "signing_key", "k2"); row.Before != w.key("k2").Facts() || row.After != "" {
+		w.t.Errorf("audit row %+v", row)
 	}
 	for id, want := range map[string]int{"k1": 1, "k2": 1, "k3": 0} {
 		if n := w.acted(berth.AuditKeyRemoved, "signing_key", id); n != want {

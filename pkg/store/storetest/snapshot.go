@@ -73,6 +73,14 @@ func (w *world) snapshot() snapshot {
 	return s
 }
 
+// rows are all rows of the database, also those that the contract does not show.
+func (w *world) rows() []string {
+	w.t.Helper()
+	rows, err := w.database.Rows()
+	w.must("rows", err)
+	return rows
+}
+
 func (w *world) poolHeads(pools []berth.Pool) []store.Head {
 	w.t.Helper()
 	var out []store.Head
