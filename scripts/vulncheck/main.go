@@ -26,6 +26,7 @@ const (
 	modfile   = "tools/vuln/go.mod"
 	allowFile = "tools/vuln/allow.txt"
 	database  = "golang.org/x/vulndb"
+	tool      = "golang.org/x/vuln"
 )
 
 func main() {
@@ -64,8 +65,8 @@ func run(ctx context.Context, out io.Writer) error {
 // index builds the database, once for each of its versions, and returns its
 // folder.
 func index(ctx context.Context) (string, error) {
-	if _, err := output(ctx, "go", "mod", "download", "-modfile="+modfile, database); err != nil {
-		return "", err
+	if _, err := output(ctx, "go", "mod", "download", "-modfile="+modfile, database, tool); err != nil {
+		return "", fmt.Errorf("cannot fetch the database of vulnerabilities: the first time it takes the module registry (GOPROXY), later no network\n%w", err)
 	}
 	described, err := output(ctx, "go", "list", "-modfile="+modfile, "-m", "-f", "{{.Version}} {{.Dir}}", database)
 	if err != nil {
