@@ -5,18 +5,24 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"strings"
 	"time"
 
 	"github.com/golang-migrate/migrate/v4"
 	"github.com/golang-migrate/migrate/v4/database"
 	"github.com/golang-migrate/migrate/v4/source/iofs"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/berth-dev/berth/db"
 )
 
 // lockPoll is how often a migrator asks again for a lock that another holds.
 const lockPoll = 200 * time.Millisecond
+
+// mostCollisions is how often a migration is begun that fell into a deadlock with
+// the work beside it. Between two of them the work goes on.
+const mostCollisions = 20
 
 // engine is what migrating needs of a dialect.
 type engine interface {
@@ -70,15 +76,15 @@ func Down(ctx context.Context, target string, steps int) error {
 	if steps < 1 {
 		return errors.New("migrate down: say how many steps, at least 1")
 	}
+	goal := -1 // of a version; it is begun again where a step collides
 	return migrating(ctx, db.Migrations, target, func(m *migrate.Migrate, at uint) error {
-		if at == 0 {
+		if goal < 0 {
+			goal = max(0, int(at)-steps)
+		}
+		if int(at) == goal {
 			return nil
 		}
-		err := m.Steps(-steps)
-		if short := (migrate.ErrShortLimit{}); errors.As(err, &short) {
-			return nil
-		}
-		return err
+		return m.Steps(goal - int(at))
 	})
 }
 
@@ -156,13 +162,45 @@ func migrating(ctx context.Context, files fs.FS, target string, act func(m *migr
 	defer closing(m)
 	stop := context.AfterFunc(ctx, func() { m.GracefulStop <- true })
 	defer stop()
-	if err := act(m, at); err != nil && !errors.Is(err, migrate.ErrNoChange) {
-		return failed(ctx, e, m, at, err)
+	if err := acting(ctx, e, m, at, act); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	return e.verify(ctx)
+}
+
+// acting runs act, again where it fell into a deadlock with daemons that work
+// meanwhile: nothing was kept of that step then, and the daemons went on.
+func acting(ctx context.Context, e engine, m *migrate.Migrate, at uint, act func(m *migrate.Migrate, at uint) error) error {
+	for n := 1; ; n++ {
+		err := act(m, at)
+		if err == nil || errors.Is(err, migrate.ErrNoChange) {
+			return nil
+		}
+		failure := failed(ctx, e, m, at, err)
+		if n == mostCollisions || !collided(err) || ctx.Err() != nil {
+			return failure
+		}
+		var dirty bool
+		if at, dirty, err = e.status(ctx); err != nil || dirty {
+			return failure
+		}
+		pause := time.NewTimer(time.Duration(50+rand.IntN(200)) * time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// collided reports whether Postgres ended a migration to resolve a deadlock.
+func collided(err error) bool {
+	statement, _ := databaseError(err)
+	var pg *pgconn.PgError
+	return errors.As(statement.OrigErr, &pg) && pg.Code == "40P01"
 }
 
 func acceptable(d Dialect, at uint, dirty bool) error {

@@ -1,5 +1,9 @@
 -- Identity, audit, secrets.
 
+-- All at once and in the order in which daemons lock them (pkg/store), so that
+-- they and this wait for each other, but never both.
+LOCK TABLE users, refresh_tokens, tasks, hosts, audit_events;
+
 ALTER TABLE users
     ADD COLUMN version integer NOT NULL DEFAULT 1, -- of roles and disabled, for If-Match
     ADD COLUMN issuer  text, -- of somebody whom another installation knows; password_hash is '' then

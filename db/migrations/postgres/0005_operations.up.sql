@@ -1,6 +1,9 @@
 -- Schedules, dead letters by cause, bulk jobs, the plugin registry, history of
 -- devices, webhooks, statistics.
 
+-- As in 0004.
+LOCK TABLE attempts, tasks, devices, hosts, plugins;
+
 -- The row is locked while its slots are decided. revision counts what changes
 -- slots (cron, time_zone); version counts every edit, for If-Match.
 CREATE TABLE schedules (
