@@ -263,12 +263,30 @@ func (c *Client) ReadLog(ctx context.Context, id string, number int, offset int6
 	if res.StatusCode != http.StatusOK {
 		return LogPiece{}, problemOf(res)
 	}
-	var out LogPiece
-	if out.Bytes, err = io.ReadAll(res.Body); err != nil {
-		return out, &UnreachableError{Server: c.server, Err: err}
+	out, err := logPieceOf(res, offset)
+	var off *offsetError
+	if err != nil && !errors.As(err, &off) {
+		err = &UnreachableError{Server: c.server, Err: err}
 	}
-	if out.Next, err = strconv.ParseInt(res.Header.Get("Berth-Next-Offset"), 10, 64); err != nil {
-		return out, errors.New("the server did not say where the log goes on; is the address Berth's?")
+	return out, err
+}
+
+// offsetError is an answer whose bytes and offset do not fit together.
+type offsetError struct{}
+
+func (*offsetError) Error() string {
+	return "the server did not say where the log goes on; is the address Berth's?"
+}
+
+// logPieceOf reads the answer to a call for what begins at offset. Its bytes end
+// where the next call is to begin: a log has no gaps.
+func logPieceOf(res *http.Response, offset int64) (out LogPiece, err error) {
+	if out.Bytes, err = io.ReadAll(res.Body); err != nil {
+		return out, err
+	}
+	out.Next, err = strconv.ParseInt(res.Header.Get("Berth-Next-Offset"), 10, 64)
+	if err != nil || out.Next != offset+int64(len(out.Bytes)) {
+		return out, &offsetError{}
 	}
 	out.Ended = res.Header.Get("Berth-Log-Ended") == "true"
 	return out, nil

@@ -32,18 +32,18 @@ func (p *Problem) Error() string {
 
 // What says what happened, in one sentence, with the faulty fields.
 func (p *Problem) What() string {
-	what := p.Detail
-	if what == "" {
-		what = p.Title
+	var faults []string
+	for _, f := range p.Errors {
+		if s := f.String(); s != "" {
+			faults = append(faults, s)
+		}
 	}
-	if len(p.Errors) == 0 {
-		return sentence(what)
+	for _, what := range []string{strings.Join(faults, "; "), p.Detail, p.Title} {
+		if what = sentence(what); what != "" {
+			return what
+		}
 	}
-	faults := make([]string, len(p.Errors))
-	for i, f := range p.Errors {
-		faults[i] = f.String()
-	}
-	return sentence(strings.Join(faults, "; "))
+	return fmt.Sprintf("The server answered %d.", p.Status)
 }
 
 // String is the field, its fault and the remedy in one line.
