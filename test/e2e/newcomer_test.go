@@ -102,7 +102,7 @@ func mistakesOfLogin() []mistake {
 			return n.berth(nil, "login", strings.Replace(n.APIs[0].URL(), "http://", "https://", 1), "--password-file", n.file("pw", "x"))
 		}, 6, []string{"speaks http, not https", "http://"}},
 		{"http where the server speaks https", (*newcomer).plainToTLS, 1, []string{"https"}},
-		{"a server with a certificate of its own", (*newcomer).unknownCertificate, 6, []string{"certificate", "SSL_CERT_FILE"}},
+		{"a server with a certificate of its own", (*newcomer).unknownCertificate, 6, []string{"certificate is not trusted", "BERTH_CA_FILE"}},
 		{"an address of something else", (*newcomer).otherServer, 1, []string{"address is Berth's"}},
 		{"an address that is none", cli("--url", "nonsense", "task", "list"), 2, []string{"address must look like http://", "--url http://"}},
 	}
@@ -187,7 +187,7 @@ func mistakesOfMachines() []mistake {
 			return n.api(map[string]string{"BERTH_MASTER_KEY_FILE": "", "BERTH_MASTER_KEY": "hunter2"})
 		}, 1, []string{"not 32 bytes", "openssl rand -hex 32"}},
 		{"a master key file that is missing", func(n *newcomer) said { return n.api(map[string]string{"BERTH_MASTER_KEY_FILE": "/nowhere/key"}) }, 1, []string{"BERTH_MASTER_KEY_FILE", "no such file", "check its path"}},
-		{"a master key of another installation", (*newcomer).otherMasterKey, 1, []string{"api: the signing keys in the database are sealed under another master key", "configure the one"}},
+		{"a master key of another installation", (*newcomer).otherMasterKey, 1, []string{"api: what is secret in the database is sealed under another master key", "configure the one"}},
 		{"the API's port is taken", func(n *newcomer) said {
 			return n.api(map[string]string{"BERTH_LISTEN": strings.TrimPrefix(n.APIs[0].URL(), "http://")})
 		}, 1, []string{"is taken by another process", "choose another address"}},

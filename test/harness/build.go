@@ -79,6 +79,9 @@ func Folder(tb testing.TB) string {
 		tb.Fatalf("harness: %v", err)
 	}
 	tb.Cleanup(func() {
+		if err := endLeftovers(dir); err != nil {
+			tb.Errorf("harness: %v", err)
+		}
 		if tb.Failed() {
 			tb.Logf("harness: logs and state are in %s", dir)
 			return
