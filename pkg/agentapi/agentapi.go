@@ -62,6 +62,7 @@ type API struct {
 	Config
 	completions *group[store.CompleteParams, store.CompleteManyAnswer]
 	renewals    *group[store.RenewParams, store.RenewManyAnswer]
+	bodies      *httpserver.Bodies
 }
 
 // New makes the API. A configuration that cannot work is an error that names
@@ -85,7 +86,7 @@ func New(c Config) (*API, error) {
 	if c.PollEvery <= 0 {
 		c.PollEvery = time.Second
 	}
-	return &API{Config: c, completions: newCompletions(c.Store), renewals: newRenewals(c.Store)}, nil
+	return &API{Config: c, completions: newCompletions(c.Store), renewals: newRenewals(c.Store), bodies: httpserver.NewBodies(allBodies)}, nil
 }
 
 // prefix of all routes.
@@ -97,29 +98,33 @@ type route struct {
 	access       identity.Access
 	kind         httpserver.Kind
 	handler      echo.HandlerFunc
+	// body is what its JSON may have in bytes.
+	body int64
 }
 
 func (a *API) routes() []route {
 	host := identity.AtLeast(berth.RoleHost)
 	post := func(path string, handler echo.HandlerFunc) route {
-		return route{http.MethodPost, path, host, httpserver.Plain, handler}
+		return route{http.MethodPost, path, host, httpserver.Plain, handler, smallBody}
 	}
+	lists := func(r route) route { r.body = listBody; return r }
+	results := func(r route) route { r.body = resultBody; return r }
 	public := func(r route) route { r.access = identity.Public(); return r }
 	return []route{
 		public(post(protocol.PathEnrol, a.enrol)),
 		public(post(protocol.PathToken, a.token)),
-		post(protocol.PathSync, a.sync),
-		post(protocol.PathHeartbeat, a.heartbeat),
+		results(post(protocol.PathSync, a.sync)),
+		lists(post(protocol.PathHeartbeat, a.heartbeat)),
 		post(protocol.PathKeys, a.offerKey),
-		{http.MethodPost, protocol.PathClaims, host, httpserver.Stream, a.claim},
-		post(protocol.PathStart, a.start),
-		post(protocol.PathRenew, a.renew),
-		post(protocol.PathComplete, a.complete),
-		post(protocol.PathRelease, a.release),
+		{http.MethodPost, protocol.PathClaims, host, httpserver.Stream, a.claim, smallBody},
+		lists(post(protocol.PathStart, a.start)),
+		lists(post(protocol.PathRenew, a.renew)),
+		results(post(protocol.PathComplete, a.complete)),
+		lists(post(protocol.PathRelease, a.release)),
 		post(protocol.PathClean, a.clean),
-		{http.MethodPut, protocol.PathLog, host, httpserver.Upload, a.putLog},
-		{http.MethodPut, protocol.PathArtifact, host, httpserver.Upload, a.putArtifact},
-		{http.MethodGet, protocol.PathInput, host, httpserver.Stream, a.getInput},
+		{http.MethodPut, protocol.PathLog, host, httpserver.Upload, a.putLog, smallBody},
+		{http.MethodPut, protocol.PathArtifact, host, httpserver.Upload, a.putArtifact, smallBody},
+		{http.MethodGet, protocol.PathInput, host, httpserver.Stream, a.getInput, smallBody},
 	}
 }
 
@@ -142,7 +147,7 @@ func (a *API) Register(e *echo.Echo) error {
 	require := a.Identity.Require(table)
 	claims, waits := httpserver.AtOnce(maxClaims, hostKey), httpserver.AtOnce(maxWaits, hostKey)
 	for _, r := range a.routes() {
-		chain := []echo.MiddlewareFunc{a.certified, require, noStore}
+		chain := []echo.MiddlewareFunc{a.certified, require, noStore, a.takes(r.body)}
 		switch {
 		case r.path == protocol.PathClaims:
 			chain = append(chain, claims)

@@ -1,6 +1,7 @@
 package agentapi
 
 import (
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -16,14 +17,21 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/httpserver"
+	"github.com/berth-dev/berth/pkg/problem"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/store"
-	"github.com/berth-dev/berth/pkg/strictjson"
 )
 
 // Bounds of what a call may hold.
 const (
 	maxItems = 100
+	// Bodies in bytes: of most calls, of lists of attempts or devices, of what
+	// plugins bring (results, schemas).
+	smallBody, listBody, resultBody = 64 << 10, 1 << 20, 8 << 20
+	// allBodies bounds the memory that bodies cost at a time. They have room of their
+	// own, so that nobody's submits hold up renewals.
+	allBodies = 96 << 20
 	// maxCounter bounds fences and epochs, so that JSON numbers stay exact.
 	maxCounter = 1 << 52
 	// maxReported bounds what the server goes above because an agent reported it:
@@ -48,27 +56,64 @@ func read[T any](c echo.Context) (T, error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || media != echo.MIMEApplicationJSON {
 		return v, echo.ErrUnsupportedMediaType
 	}
-	body, err := io.ReadAll(r.Body) // the server bounds it
+	taken, ok := c.Get(bodyKey).(*body)
+	if !ok {
+		return v, errors.New("agentapi: the route has no bound for its body")
+	}
+	body, err := taken.read(c)
 	if err == nil {
-		if err = strictjson.CheckAround(body, "result", "schema"); err != nil {
-			return v, err
+		defer taken.held.Decoded()
+		return decode[T](body)
+	}
+	return v, decodeFault(err)
+}
+
+// bodyKey of an echo.Context has the *body.
+const bodyKey = "body"
+
+// body is a request's, read when its handler asks for it.
+type body struct {
+	all   *httpserver.Bodies
+	limit int64
+	held  *httpserver.Body
+}
+
+func (b *body) read(c echo.Context) (content []byte, err error) {
+	if b.held, err = b.all.Read(c, hostKey(c), b.limit); err != nil {
+		return nil, err
+	}
+	return b.held.Bytes(), nil
+}
+
+// takes bounds the JSON body of a route, and the memory that all of them cost.
+func (a *API) takes(limit int64) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			b := &body{all: a.bodies, limit: limit}
+			c.Set(bodyKey, b)
+			defer func() {
+				if b.held != nil {
+					b.held.Release()
+				}
+			}()
+			return next(c)
 		}
-		err = json.Unmarshal(body, &v)
 	}
-	if err != nil {
-		return v, decodeFault(err)
-	}
-	return v, nil
 }
 
 func decodeFault(err error) error {
 	var (
+		own  *problem.Error
 		kind *json.UnmarshalTypeError
 		over *http.MaxBytesError
 	)
 	switch {
 	case errors.As(err, &over):
 		return over
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return err // it waited for room: nothing is wrong with the body
 	case errors.As(err, &kind):
 		return berth.Invalid(kind.Field, "the value is of the wrong type", "send what docs/protocol.md names")
 	}

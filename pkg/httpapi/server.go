@@ -56,6 +56,7 @@ type Server struct {
 	roles    identity.Routes
 	stopping <-chan struct{}
 	readings readings
+	bodies   *httpserver.Bodies
 }
 
 // New reads the OpenAPI document and compiles its schemas (about 0.2 s).
@@ -70,7 +71,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, document: d, inputs: inputs.New(cfg.Store, cfg.Blob, cfg.Logger)}
+	s := &Server{cfg: cfg, document: d, inputs: inputs.New(cfg.Store, cfg.Blob, cfg.Logger), bodies: httpserver.NewBodies(allBodies)}
 	if cfg.Drain != nil {
 		s.stopping = cfg.Drain.C()
 	}

@@ -27,6 +27,7 @@ func (s *Server) SubmitTask(ctx context.Context, in SubmitTaskRequestObject) (Su
 	if err != nil {
 		return nil, err
 	}
+	bodyDone(ctx)
 	t := result.Tasks[0]
 	if in.Params.Wait > 0 && !t.State.Finished() {
 		// The task is stored, whatever becomes of the wait.
@@ -48,6 +49,7 @@ func (s *Server) SubmitTasks(ctx context.Context, in SubmitTasksRequestObject) (
 	if err != nil {
 		return nil, err
 	}
+	bodyDone(ctx)
 	out := SubmitTasks201JSONResponse{
 		Body:    SubmittedTasks{Tasks: make([]Task, 0, len(result.Tasks))},
 		Headers: SubmitTasks201ResponseHeaders{BerthReplayed: result.Replayed},

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"mime"
@@ -24,6 +25,8 @@ const (
 	maxBody      = 64 << 10
 	maxTaskBody  = berth.MaxPayloadBytes + 64<<10
 	maxBatchBody = 8 << 20
+	// allBodies bounds the memory that bodies cost at a time.
+	allBodies = 160 << 20
 )
 
 func (op operation) maxBody() int64 {
@@ -47,10 +50,12 @@ func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
 		if op.streams {
 			return s.validateStream(c, op, next)
 		}
-		body, err := readBody(c, op)
+		held, err := s.readBody(c, op)
 		if err != nil {
 			return err
 		}
+		defer held.Release()
+		body := held.Bytes()
 		var f berth.Faults
 		op.judgeQuery(c, &f)
 		if len(body) > 0 {
@@ -64,9 +69,15 @@ func (s *Server) validate(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := bounded(&f); err != nil {
 			return err
 		}
+		held.Decoded()
 		// The validator has read the body; the handler reads it again.
-		c.Request().Body = io.NopCloser(bytes.NewReader(body))
-		c.Request().ContentLength = int64(len(body))
+		var again *http.Request
+		again = c.Request().WithContext(withBodyDone(c.Request().Context(), func() {
+			again.Body = http.NoBody
+			held.Release()
+		}))
+		again.Body, again.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		c.SetRequest(again)
 		return next(c)
 	}
 }
@@ -100,27 +111,48 @@ func (s *Server) validateStream(c echo.Context, op operation, next echo.HandlerF
 	return next(c)
 }
 
-func readBody(c echo.Context, op operation) ([]byte, error) {
+func (s *Server) readBody(c echo.Context, op operation) (*httpserver.Body, error) {
 	r := c.Request()
-	if r.Body == nil || r.Body == http.NoBody {
-		return nil, nil
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, op.maxBody()))
+	held, err := s.bodies.Read(c, callerKey(c), op.maxBody())
 	if err != nil {
 		return nil, err
 	}
+	body := held.Bytes()
 	if len(body) == 0 {
 		r.Body = http.NoBody
-		return nil, nil
+		return held, nil
 	}
-	if !op.body {
-		return nil, berth.Invalid("", "this operation takes no body", "send none")
-	}
-	if kind, _, err := mime.ParseMediaType(r.Header.Get(echo.HeaderContentType)); err != nil || kind != echo.MIMEApplicationJSON {
-		return nil, echo.ErrUnsupportedMediaType
+	if err := op.takes(r.Header.Get(echo.HeaderContentType)); err != nil {
+		held.Release()
+		return nil, err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	return body, nil
+	return held, nil
+}
+
+// takes refuses a body that is none of the operation's.
+func (op operation) takes(contentType string) error {
+	if !op.body {
+		return berth.Invalid("", "this operation takes no body", "send none")
+	}
+	if kind, _, err := mime.ParseMediaType(contentType); err != nil || kind != echo.MIMEApplicationJSON {
+		return echo.ErrUnsupportedMediaType
+	}
+	return nil
+}
+
+type bodyDoneKey struct{}
+
+func withBodyDone(ctx context.Context, done func()) context.Context {
+	return context.WithValue(ctx, bodyDoneKey{}, done)
+}
+
+// bodyDone gives back the room of the request's body, when a handler has done what
+// it says and may yet wait, or write to a slow client.
+func bodyDone(ctx context.Context) {
+	if done, ok := ctx.Value(bodyDoneKey{}).(func()); ok {
+		done()
+	}
 }
 
 // judgeQuery refuses parameters that do not exist, which are misspelt ones:

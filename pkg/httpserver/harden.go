@@ -21,6 +21,7 @@ const (
 	maxHeaders     = 100
 	maxQueryParams = 100
 	maxQueryValue  = 4 << 10
+	maxRange       = 64 // "bytes=" and two numbers
 )
 
 // hardHeaders stand on every answer, errors too: an API's answer is no page, is
@@ -76,7 +77,22 @@ func limitHead(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := limitQuery(r.URL.RawQuery); err != nil {
 			return err
 		}
+		if err := limitRange(r.Header.Values("Range")); err != nil {
+			return err
+		}
 		return next(c)
+	}
+}
+
+// limitRange lets one range pass: many cost the server more than they spare
+// anybody, and no client of ours asks for them.
+func limitRange(asked []string) error {
+	if len(asked) == 0 || len(asked) == 1 && len(asked[0]) <= maxRange && !strings.Contains(asked[0], ",") {
+		return nil
+	}
+	return &problem.Error{
+		Status: http.StatusRequestedRangeNotSatisfiable, Code: problem.CodeRange, Title: "More than one range",
+		Detail: "The request asks for more than one range of bytes.", Remedy: "Ask for one at a time, or for everything.",
 	}
 }
 

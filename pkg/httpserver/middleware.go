@@ -22,7 +22,8 @@ type Options struct {
 	Logger *zap.Logger
 	// Kinds of the routes that are not Plain.
 	Kinds map[Route]Kind
-	// BodyLimit of Plain and Stream routes in bytes; 0: 8 MiB.
+	// BodyLimit of Plain and Stream routes in bytes, above what each bounds by itself
+	// with Bodies; 0: 8 MiB.
 	BodyLimit int64
 	// Timeout of Plain routes; 0: 30 s.
 	Timeout time.Duration
