@@ -4,6 +4,7 @@
 package enginetest
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -35,7 +36,7 @@ type DB struct {
 	// daemons' role.
 	Target string
 
-	owner string // URL of the one who may do anything
+	owner string // URL of the one who may do anything; "": the target's
 }
 
 // OnBoth runs a test on a migrated database of each engine.
@@ -87,7 +88,7 @@ func (d DB) Open(tb testing.TB, o store.Options) store.Store {
 // Exec runs statements beside the store: to break things.
 func (d DB) Exec(tb testing.TB, statements ...string) {
 	tb.Helper()
-	driver, dsn := "pgx", d.owner
+	driver, dsn := "pgx", cmp.Or(d.owner, d.Target)
 	if d.Dialect == schema.SQLite {
 		driver, dsn = "sqlite3", "file:"+strings.TrimPrefix(d.Target, "sqlite://")+"?_busy_timeout=5000&_txlock=immediate"
 	}
@@ -101,6 +102,18 @@ func (d DB) Exec(tb testing.TB, statements ...string) {
 			tb.Fatalf("%s: %v", s, err)
 		}
 	}
+}
+
+// RefuseAudit lets no row come into the audit trail until mend is called.
+func (d DB) RefuseAudit(tb testing.TB) (mend func()) {
+	tb.Helper()
+	refuse, allow := `CREATE TRIGGER refuse_audit BEFORE INSERT ON audit_events BEGIN SELECT RAISE(ABORT, 'no room'); END`, `DROP TRIGGER refuse_audit`
+	if d.Dialect == schema.Postgres {
+		refuse = `REVOKE INSERT ON audit_events FROM ` + schema.RuntimeRole
+		allow = `GRANT INSERT ON audit_events TO ` + schema.RuntimeRole
+	}
+	d.Exec(tb, refuse)
+	return func() { tb.Helper(); d.Exec(tb, allow) }
 }
 
 // NewID makes an identifier.

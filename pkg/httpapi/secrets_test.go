@@ -63,7 +63,8 @@ func TestSecretsAreKeptAndNeverShown(t *testing.T) {
 				Name   string
 				Grants []struct{ User, Role string }
 			}
-		}) {
+		},
+		) {
 			t.Helper()
 			a := send(t, s, http.MethodGet, path, token, "")
 			want(a, http.StatusOK, "")

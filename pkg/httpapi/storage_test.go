@@ -34,9 +34,11 @@ func TestAStoreThatHangsOrLostAnInput(t *testing.T) {
 	attempt.Artifact("report.txt", "text/plain", "a report")
 	content := "/api/v1/inputs/" + digest + "/content"
 	calls := map[string]func() answer{
-		"part":     func() answer { return part(t, s, token, next, "", bundle) },
-		"input":    func() answer { return send(t, s, "GET", content, token, "") },
-		"artifact": func() answer { return send(t, s, "GET", "/api/v1/tasks/"+task.ID+"/attempts/1/artifacts/report.txt", token, "") },
+		"part":  func() answer { return part(t, s, token, next, "", bundle) },
+		"input": func() answer { return send(t, s, "GET", content, token, "") },
+		"artifact": func() answer {
+			return send(t, s, "GET", "/api/v1/tasks/"+task.ID+"/attempts/1/artifacts/report.txt", token, "")
+		},
 	}
 	door.Shut()
 	for name, call := range calls {

@@ -90,7 +90,7 @@ func TestResealingIsBrokenOffAndRepeatedWhileProcessesSign(t *testing.T) {
 
 func TestAListOfMasterKeysIsRead(t *testing.T) {
 	a, b := "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff", "ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
-	for text, want := range map[string]int{"": 0, " \n": 0, a: 1, a + "," + b: 2, a + "\n" + b + "\n": 2} {
+	for text, want := range map[string]int{"": 0, "\n": 0, a: 1, a + "," + b: 2, a + "\n" + b + "\n": 2} {
 		if keys, err := identity.ParseMasterKeys(text); err != nil || len(keys) != want {
 			t.Errorf("%q: %d keys, %v", text, len(keys), err)
 		}

@@ -21,7 +21,7 @@ import (
 // RuntimeRole is the name that the documents give to the daemons' role.
 const RuntimeRole = "berth_runtime"
 
-// ErrGrant: a role cannot be the daemons'. Errors that wrap it say what to do.
+// ErrGrant says that a role cannot be the daemons'. Errors that wrap it say what to do.
 var ErrGrant = errors.New("unusable role")
 
 var roleName = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}$`)

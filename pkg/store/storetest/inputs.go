@@ -473,7 +473,7 @@ func inputLost(w *world) {
 		w.t.Errorf("known to nobody, %v:\n%s", err, d)
 	}
 	// It is lost once more, and expires as any other.
-	g, last = g.again(w.user, w.Store, g.keys[0])
+	_, last = g.again(w.user, w.Store, g.keys[0])
 	_, err = w.Store.AppendInput(bg(), last)
 	w.must("append", err)
 	w.Clock.Advance(10 * berth.InputUnusedFor)
