@@ -48,7 +48,11 @@ func (g *guess) lock(name []byte, client string) (c berth.LoginCount, err error)
 INSERT INTO login_failures (name_hash, client, failures, last_at) VALUES ($1, $2, 0, berth_now()) ON CONFLICT DO NOTHING`, name, client); err != nil {
 		return c, err
 	}
-	if _, err := g.t.exec(`SELECT 1 FROM login_failures WHERE name_hash = $1 AND client = $2 FOR NO KEY UPDATE`, name, client); err != nil {
+	n, err := g.t.exec(`SELECT 1 FROM login_failures WHERE name_hash = $1 AND client = $2 FOR NO KEY UPDATE`, name, client)
+	if err == nil && n == 0 {
+		err = errStartOver // an old one, which the sweep took in between
+	}
+	if err != nil {
 		return c, err
 	}
 	return found(g.t, "count", func(row pgx.CollectableRow) (c berth.LoginCount, err error) {
@@ -122,18 +126,20 @@ func (s *Store) SweepGuesses(ctx context.Context, limit int) (deleted int, err e
 		}
 		counts, err := t.exec(`
 WITH bound AS (
-    SELECT last_at FROM login_failures WHERE known_at IS NULL ORDER BY last_at DESC OFFSET $1 LIMIT 1)
-DELETE FROM login_failures WHERE (name_hash, client) IN (
+    SELECT last_at FROM login_failures WHERE known_at IS NULL ORDER BY last_at DESC OFFSET $1 LIMIT 1
+), old AS MATERIALIZED (
     SELECT name_hash, client FROM login_failures
     WHERE known_at IS NULL AND last_at <= greatest($2, (SELECT last_at FROM bound)) OR known_at <= $3 AND last_at <= $2
-    ORDER BY last_at LIMIT $4 FOR UPDATE SKIP LOCKED)`,
+    ORDER BY last_at LIMIT $4 FOR UPDATE SKIP LOCKED)
+DELETE FROM login_failures f USING old WHERE f.name_hash = old.name_hash AND f.client = old.client`,
 			store.MaxLoginCounts, now.Add(-berth.LoginForget), now.Add(-berth.LoginKnown), limit)
 		if err != nil {
 			return err
 		}
 		assertions, err := t.exec(`
-DELETE FROM used_assertions WHERE (host_id, jti) IN (
-    SELECT host_id, jti FROM used_assertions WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)`, now, limit)
+WITH old AS MATERIALIZED (
+    SELECT host_id, jti FROM used_assertions WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
+DELETE FROM used_assertions a USING old WHERE a.host_id = old.host_id AND a.jti = old.jti`, now, limit)
 		deleted = int(counts + assertions)
 		return err
 	})

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -16,6 +17,7 @@ func guessChecks() []check {
 		in("a client that knew the password is not slowed down by others", knownClient),
 		in("an assertion is used once, also at once through two handles", useAssertion),
 		in("what no longer counts is swept", sweepGuesses),
+		in("a login whose old counts are swept under it is counted", sweepUnderLogin),
 	}
 }
 
@@ -185,3 +187,30 @@ func sweepGuesses(w *world) {
 		w.t.Errorf("%d, want the client that was known", n)
 	}
 }
+
+// sweepUnderLogin: the sweep takes the counts that a login has found, before each
+// of its statements in turn. SQLite has no such moment: there the sweep waits.
+func sweepUnderLogin(w *world) {
+	s, h := w.hooked()
+	for at := 1; ; at++ {
+		name := fmt.Sprint("ann", at)
+		w.login(w.Store, name, "home", false)
+		w.Clock.Advance(berth.LoginForget)
+		h.arm(at, func(ctx context.Context) error {
+			ctx, stop := context.WithTimeout(ctx, sweepWaits)
+			defer stop()
+			_, _ = w.Store.SweepGuesses(ctx, 100)
+			return nil
+		})
+		w.must("count", s.CountLogin(bg(), hashOf(name), "home"))
+		if acted, _ := h.disarm(); !acted {
+			return
+		}
+		if d := w.login(w.Store, name, "home", false); d != 0 {
+			w.t.Errorf("waits %v", d)
+		}
+	}
+}
+
+// sweepWaits is how long a sweep in the middle of a login waits for its turn.
+const sweepWaits = 100 * time.Millisecond
