@@ -28,6 +28,7 @@ type gate struct {
 	policy Policy
 	ln     net.Listener
 	dialer net.Dialer
+	half   time.Duration   // halfOpen, for tests
 	life   context.Context // ends with close
 	stop   context.CancelFunc
 	work   sync.WaitGroup
@@ -48,6 +49,9 @@ const (
 
 	handshakeWithin = 10 * time.Second
 	dialWithin      = 20 * time.Second
+	// halfOpen is how long one end may go on when the other has said all: browsers
+	// close connections whole, and a server that never does would keep its place here.
+	halfOpen = 30 * time.Second
 )
 
 // errUnreachable is why a host cannot be reached, in the browser's own words.
@@ -68,7 +72,7 @@ func openGate(ctx context.Context, p Policy) (*gate, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &gate{policy: p, ln: ln, conns: map[net.Conn]bool{}, failed: map[string]error{}}
+	g := &gate{policy: p, ln: ln, half: halfOpen, conns: map[net.Conn]bool{}, failed: map[string]error{}}
 	g.life, g.stop = context.WithCancel(context.Background())
 	g.work.Add(1)
 	go g.accept()
@@ -169,17 +173,19 @@ func (g *gate) serve(c net.Conn) {
 	if _, err := c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0}); err != nil {
 		return
 	}
-	join(c, target)
+	join(c, target, g.half)
 }
 
-// join copies both ways until both are over or one breaks.
-func join(a, b net.Conn) {
+// join copies both ways until both are over or one breaks; the second way has
+// half from the end of the first on.
+func join(a, b net.Conn, half time.Duration) {
 	var both sync.WaitGroup
 	pass := func(to, from net.Conn) {
 		defer both.Done()
 		_, err := io.Copy(to, from)
-		if half, ok := to.(*net.TCPConn); ok && err == nil {
-			_ = half.CloseWrite()
+		if tcp, ok := to.(*net.TCPConn); ok && err == nil {
+			_ = tcp.CloseWrite()
+			_ = tcp.SetReadDeadline(time.Now().Add(half))
 			return
 		}
 		_, _ = a.Close(), b.Close()
