@@ -25,10 +25,10 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/blob"
 	"github.com/berth-dev/berth/pkg/client"
+	"github.com/berth-dev/berth/pkg/enginetest"
 	"github.com/berth-dev/berth/pkg/httpapi"
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
-	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
@@ -56,7 +56,9 @@ type Server struct {
 	tb testing.TB
 	// URL of the server: http://127.0.0.1:port.
 	URL string
-	// Database is its URL, for programs that speak to it themselves.
+	// DB is the database, for tests that break it; Database is its URL, for programs
+	// that speak to it themselves.
+	DB       enginetest.DB
 	Database string
 	Store    store.Store
 	Blob     blob.Store
@@ -73,50 +75,47 @@ type Server struct {
 // OnSQLite starts an API on a SQLite file.
 func OnSQLite(tb testing.TB) *Server {
 	tb.Helper()
-	path := filepath.Join(tb.TempDir(), "berth.db")
-	must(tb, schema.Up(tb.Context(), path))
-	s, err := sqlite.Open(tb.Context(), path, store.Options{})
-	must(tb, err)
-	return serve(tb, s, "sqlite://"+path)
+	return serve(tb, enginetest.SQLite(tb))
 }
 
 // OnSQLiteOver is OnSQLite with blobs elsewhere.
 func OnSQLiteOver(tb testing.TB, blobs blob.Store) *Server {
 	tb.Helper()
-	path := filepath.Join(tb.TempDir(), "berth.db")
-	must(tb, schema.Up(tb.Context(), path))
-	s, err := sqlite.Open(tb.Context(), path, store.Options{})
-	must(tb, err)
-	return serveOver(tb, s, "sqlite://"+path, blobs)
+	return serveOver(tb, enginetest.SQLite(tb), blobs)
 }
 
 // OnPostgres starts an API on a database of its own.
 func OnPostgres(tb testing.TB) *Server {
 	tb.Helper()
-	dsn, _ := runtimedb.New(tb)
-	s, err := postgres.Open(tb.Context(), dsn, store.Options{})
-	must(tb, err)
-	return serve(tb, s, dsn)
+	return serve(tb, enginetest.Postgres(tb))
 }
 
-func serve(tb testing.TB, engine store.Store, database string) *Server {
+// OnSQLiteTrusting is OnSQLite that takes the tokens of external issuers.
+func OnSQLiteTrusting(tb testing.TB, issuers ...identity.Issuer) *Server {
+	tb.Helper()
+	return serve(tb, enginetest.SQLite(tb), issuers...)
+}
+
+func serve(tb testing.TB, db enginetest.DB, issuers ...identity.Issuer) *Server {
 	tb.Helper()
 	blobs, err := blob.OpenDirectory(filepath.Join(tb.TempDir(), "blobs"))
 	must(tb, err)
-	return serveOver(tb, engine, database, blobs)
+	return serveOver(tb, db, blobs, issuers...)
 }
 
-func serveOver(tb testing.TB, engine store.Store, database string, blobs blob.Store) *Server {
+func serveOver(tb testing.TB, db enginetest.DB, blobs blob.Store, issuers ...identity.Issuer) *Server {
 	tb.Helper()
+	engine, err := open(tb.Context(), db)
+	must(tb, err)
 	core, logs := observer.New(zap.DebugLevel)
 	logger := zap.New(core)
 	master, err := identity.ParseMasterKey(strings.Repeat("0f", 32))
 	must(tb, err)
-	ids, err := identity.New(engine, engine, identity.Config{MasterKey: master, Logger: logger})
+	ids, err := identity.New(engine, engine, identity.Config{MasterKey: master, Logger: logger, Issuers: issuers})
 	must(tb, err)
 	must(tb, ids.Open(tb.Context()))
 	s := &Server{
-		tb: tb, Database: database, Store: engine, Blob: blobs, Identity: ids, Logs: logs, Drain: httpserver.NewDrain(),
+		tb: tb, DB: db, Database: db.Target, Store: engine, Blob: blobs, Identity: ids, Logs: logs, Drain: httpserver.NewDrain(),
 		Admin: berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem, ID: "apitest"}},
 	}
 	s.Echo = httpserver.New(httpserver.Options{Logger: logger, Kinds: httpapi.Kinds(), Ungated: httpapi.Ungated()})
@@ -131,6 +130,14 @@ func serveOver(tb testing.TB, engine store.Store, database string, blobs blob.St
 		PluginVersion: berth.PluginVersion{Name: Plugin, Version: Version}, Enabled: true, Schema: []byte(Schema), Description: "Does work.",
 	}}))
 	return s
+}
+
+// open opens the engine; it is closed when the server has ended.
+func open(ctx context.Context, db enginetest.DB) (store.Store, error) {
+	if db.Dialect == schema.SQLite {
+		return sqlite.Open(ctx, strings.TrimPrefix(db.Target, "sqlite://"), store.Options{})
+	}
+	return postgres.Open(ctx, db.Target, store.Options{})
 }
 
 // listen serves until the test ends.

@@ -18,7 +18,15 @@ import (
 // shut out by revoking it here. So no name in a certificate is held against the host.
 func (a *API) certified(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		if a.ClientCertificates && !certificateHolds(c.Request(), time.Now()) {
+		if !a.ClientCertificates {
+			return next(c)
+		}
+		now := time.Now()
+		if !certificateHolds(c.Request(), now.Add(reconnectBefore)) {
+			// On a new connection the agent shows the one that follows.
+			c.Response().Header().Set(echo.HeaderConnection, "close")
+		}
+		if !certificateHolds(c.Request(), now) {
 			return &problem.Error{
 				Status: http.StatusForbidden, Code: protocol.CodeClientCertificate, Title: "Client certificate required",
 				Detail: "Host Agents must show a client certificate here, of an authority that this server trusts.",
@@ -30,8 +38,13 @@ func (a *API) certified(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// reconnectBefore is how long before the end of a client's certificate its
+// connection is given up: agents keep one for days, and a renewed certificate counts
+// from the next one.
+const reconnectBefore = 10 * time.Minute
+
 // certificateHolds reports whether the connection's certificate was verified when it
-// began, and is not over since: a connection may last.
+// began, and is not over at a time after that: a connection may last.
 func certificateHolds(r *http.Request, now time.Time) bool {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return false

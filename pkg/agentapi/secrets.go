@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/problem"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
@@ -75,7 +76,14 @@ func (a *API) sealedValues(ctx context.Context, call store.AgentCall, assignment
 		return nil, nil
 	}
 	slices.Sort(ids)
-	return a.Store.SecretValues(ctx, call, ids)
+	values, err := a.Store.SecretValues(ctx, call, ids)
+	if err == nil || !problem.Of(err).Unknown {
+		return values, err
+	}
+	// Such as that the trail takes no rows: without its row nothing is handed over.
+	a.Logger.Error("secrets are not handed over: they cannot be read, or their delivery cannot be put on record", zap.Error(err),
+		zap.String("host_id", string(call.Host)), zap.String("request_id", call.Actor.RequestID))
+	return nil, fmt.Errorf("secrets cannot be delivered: %w", berth.ErrUnavailable)
 }
 
 func (a *API) open(sealed []store.SealedValue) (redact.Strings, error) {

@@ -139,3 +139,39 @@ func TestSecretsThatCannotBeOpenedLoseNoAttempt(t *testing.T) {
 		w.silentAbout(secretMark)
 	})
 }
+
+// TestASecretThatCannotBeRecordedIsNotHandedOver: without its audit row no value
+// leaves, and the claim, which stays the host's, brings it when the trail takes rows
+// again.
+func TestASecretThatCannotBeRecordedIsNotHandedOver(t *testing.T) {
+	onBoth(t, func(t *testing.T, w *world) {
+		grant, submit := w.submitter()
+		w.putSecret("one", false, grant)
+		a := w.newAgent("h1")
+		a.sync(1)
+		submit("one")
+		if n := w.place(w.store); n != 1 {
+			t.Fatalf("placed %d", n)
+		}
+		// The claim itself is on record, its answer was lost.
+		req := protocol.ClaimRequest{ClaimID: uuid.NewString(), Max: 10}
+		a.ok(&protocol.ClaimResponse{}, "POST", protocol.PathClaims, req)
+		mend := w.db.RefuseAudit(t)
+		for range 2 {
+			res := a.call("POST", protocol.PathClaims, req)
+			if res.status != 503 || res.header.Get("Retry-After") == "" || strings.Contains(string(res.body), secretMark) {
+				t.Fatalf("answered %d %s", res.status, res.body)
+			}
+		}
+		if !strings.Contains(w.log.String(), "secrets are not handed over") {
+			t.Errorf("the log does not tell the operator:\n%s", w.log.String())
+		}
+		mend()
+		var res protocol.ClaimResponse
+		a.ok(&res, "POST", protocol.PathClaims, req)
+		if len(res.Attempts) != 1 || res.Attempts[0].Secrets["one"].Reveal() != secretMark+" one" {
+			t.Errorf("claimed %+v", res)
+		}
+		w.silentAbout(secretMark)
+	})
+}

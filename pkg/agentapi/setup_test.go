@@ -28,13 +28,12 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/blob"
 	"github.com/berth-dev/berth/pkg/eligibility"
+	"github.com/berth-dev/berth/pkg/enginetest"
 	"github.com/berth-dev/berth/pkg/httpserver"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/logging"
-	"github.com/berth-dev/berth/pkg/pgtest/runtimedb"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
-	"github.com/berth-dev/berth/pkg/schema"
 	"github.com/berth-dev/berth/pkg/store"
 	"github.com/berth-dev/berth/pkg/store/postgres"
 	"github.com/berth-dev/berth/pkg/store/sqlite"
@@ -67,6 +66,8 @@ func (l *lockedBuffer) String() string {
 type world struct {
 	t   *testing.T
 	url string
+	// db is the database, for tests that break it.
+	db enginetest.DB
 	// open opens another handle on the database: another process.
 	open  func(store.Options) store.Store
 	store store.Store
@@ -94,23 +95,23 @@ func onBoth(t *testing.T, test func(t *testing.T, w *world), options ...option) 
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) { onSQLite(t, test, options...) })
 	t.Run("postgres", func(t *testing.T) {
-		dsn, _ := runtimedb.New(t)
-		test(t, newWorld(t, func(o store.Options) (store.Store, error) { return postgres.Open(context.Background(), dsn, o) }, options))
+		db := enginetest.Postgres(t)
+		test(t, newWorld(t, db, func(o store.Options) (store.Store, error) { return postgres.Open(context.Background(), db.Target, o) }, options))
 	})
 }
 
 // onSQLite runs a test that asks nothing of the database.
 func onSQLite(t *testing.T, test func(t *testing.T, w *world), options ...option) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "berth.db")
-	must(t, schema.Up(t.Context(), path))
-	test(t, newWorld(t, func(o store.Options) (store.Store, error) { return sqlite.Open(context.Background(), path, o) }, options))
+	db := enginetest.SQLite(t)
+	path := strings.TrimPrefix(db.Target, "sqlite://")
+	test(t, newWorld(t, db, func(o store.Options) (store.Store, error) { return sqlite.Open(context.Background(), path, o) }, options))
 }
 
-func newWorld(t *testing.T, open func(store.Options) (store.Store, error), options []option) *world {
+func newWorld(t *testing.T, db enginetest.DB, open func(store.Options) (store.Store, error), options []option) *world {
 	t.Helper()
 	w := &world{
-		t: t, blobs: t.TempDir(), drain: httpserver.NewDrain(), log: &lockedBuffer{},
+		t: t, db: db, blobs: t.TempDir(), drain: httpserver.NewDrain(), log: &lockedBuffer{},
 		http: &http.Client{Transport: &http.Transport{}},
 	}
 	w.open = func(o store.Options) store.Store {

@@ -1,17 +1,11 @@
 package agentapi_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
 	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,65 +17,8 @@ import (
 
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/tlsfiles"
+	"github.com/berth-dev/berth/pkg/tlsfiles/tlstest"
 )
-
-// authority signs certificates into files.
-type authority struct {
-	t    *testing.T
-	dir  string
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	// file has its own certificate.
-	file string
-}
-
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, dir: t.TempDir()}
-	a.file, _ = a.sign("ca", func(c *x509.Certificate) {
-		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
-	})
-	return a
-}
-
-// sign makes a key and a certificate, changed by change, and returns their files.
-func (a *authority) sign(name string, change func(*x509.Certificate)) (certFile, keyFile string) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(a.t, err)
-	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
-	must(a.t, err)
-	c := &x509.Certificate{
-		SerialNumber: serial, Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	change(c)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	must(a.t, err)
-	if a.cert == nil {
-		a.cert, err = x509.ParseCertificate(der)
-		must(a.t, err)
-		a.key = key
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	must(a.t, err)
-	certFile, keyFile = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+".key")
-	write := func(path, kind string, der []byte) {
-		must(a.t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
-	}
-	write(keyFile, "PRIVATE KEY", keyDER)
-	write(certFile, "CERTIFICATE", der)
-	return certFile, keyFile
-}
-
-func asServer(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
-func asClient(*x509.Certificate)   {}
-func over(c *x509.Certificate) {
-	c.NotBefore, c.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
-}
 
 // through is an HTTP client on these files.
 func through(t *testing.T, files tlsfiles.Client, change ...func(*tls.Config)) *http.Client {
@@ -114,16 +51,16 @@ func ask(t *testing.T, c *http.Client, url string) (status int, body string, ser
 func TestMutualTLS(t *testing.T) {
 	onSQLite(t, func(t *testing.T, w *world) {
 		must(t, w.stop())
-		servers, agents, strangers := newAuthority(t), newAuthority(t), newAuthority(t)
-		cert, key := servers.sign("server", asServer)
-		files := tlsfiles.Server{CertFile: cert, KeyFile: key, ClientCAFile: agents.file}
+		servers, agents, strangers := tlstest.New(t), tlstest.New(t), tlstest.New(t)
+		cert, key := servers.Sign("server", tlstest.Server)
+		files := tlsfiles.Server{CertFile: cert, KeyFile: key, ClientCAFile: agents.File}
 		var err error
 		w.secure, err = files.Config(func(err error) { t.Error(err) })
 		must(t, err)
 		w.serve()
-		good, goodKey := agents.sign("agent", asClient)
-		with := func(ca *authority, certFile, keyFile string, change ...func(*tls.Config)) *http.Client {
-			return through(t, tlsfiles.Client{CAFile: ca.file, CertFile: certFile, KeyFile: keyFile}, change...)
+		good, goodKey := agents.Sign("agent")
+		with := func(ca *tlstest.Authority, certFile, keyFile string, change ...func(*tls.Config)) *http.Client {
+			return through(t, tlsfiles.Client{CAFile: ca.File, CertFile: certFile, KeyFile: keyFile}, change...)
 		}
 		// The handler of a call without a token refuses it: it was let through.
 		if status, body, _, err := ask(t, with(servers, good, goodKey), w.url+protocol.PathSync); err != nil || status != 401 {
@@ -143,11 +80,11 @@ func TestMutualTLS(t *testing.T) {
 			t.Errorf("a server of another authority: %v", err)
 		}
 		for name, c := range map[string]func() (string, string){
-			"of another authority": func() (string, string) { return strangers.sign("agent", asClient) },
-			"that is over":         func() (string, string) { return agents.sign("late", over) },
-			"of a server":          func() (string, string) { return agents.sign("server", asServer) },
+			"of another authority": func() (string, string) { return strangers.Sign("agent") },
+			"that is over":         func() (string, string) { return agents.Sign("late", tlstest.Over) },
+			"of a server":          func() (string, string) { return agents.Sign("server", tlstest.Server) },
 			"for any other use": func() (string, string) {
-				return agents.sign("mail", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageEmailProtection} })
+				return agents.Sign("mail", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageEmailProtection} })
 			},
 		} {
 			certFile, keyFile := c()
@@ -161,7 +98,7 @@ func TestMutualTLS(t *testing.T) {
 		// A certificate that is renewed, and then one that is over.
 		_, _, before, err := ask(t, without, w.url+protocol.PathSync)
 		must(t, err)
-		servers.sign("server", asServer)
+		servers.Sign("server", tlstest.Server)
 		await := time.Now().Add(within)
 		for {
 			_, _, now, err := ask(t, without, w.url+protocol.PathSync)
@@ -173,7 +110,7 @@ func TestMutualTLS(t *testing.T) {
 				t.Fatal("the renewed certificate is not shown")
 			}
 		}
-		servers.sign("server", func(c *x509.Certificate) { asServer(c); over(c) })
+		servers.Sign("server", tlstest.Server, tlstest.Over)
 		for {
 			if _, _, _, err := ask(t, without, w.url+protocol.PathSync); err != nil {
 				if bad := (*tls.CertificateVerificationError)(nil); !errors.As(err, &bad) {
@@ -189,8 +126,8 @@ func TestMutualTLS(t *testing.T) {
 }
 
 func TestFilesThatAreNoneAreNamed(t *testing.T) {
-	a := newAuthority(t)
-	cert, key := a.sign("x", asServer)
+	a := tlstest.New(t)
+	cert, key := a.Sign("x", tlstest.Server)
 	empty := filepath.Join(t.TempDir(), uuid.NewString())
 	must(t, os.WriteFile(empty, nil, 0o600))
 	for name, load := range map[string]func() error{

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
@@ -65,10 +67,15 @@ func factsOf(f berth.Facts) map[string]string {
 // recordRead puts a read of content on record, before the content is sent: what
 // cannot be recorded is not read.
 func (s *Server) recordRead(ctx context.Context, e berth.AuditEvent) error {
-	if err := s.cfg.Store.RecordRead(ctx, actorOf(ctx), e); err != nil {
-		return fmt.Errorf("%w: the read could not be put on record: %s", berth.ErrUnavailable, err.Error())
+	a := actorOf(ctx)
+	err := s.cfg.Store.RecordRead(ctx, a, e)
+	if err == nil || ctx.Err() != nil { // the caller has gone
+		return err
 	}
-	return nil
+	// Nothing else tells an operator that the trail takes no rows.
+	s.cfg.Logger.Error("what was asked for is not sent: its reading cannot be put on record",
+		zap.String("request_id", a.RequestID), zap.String("action", string(e.Action)), zap.Error(err))
+	return fmt.Errorf("%w: the read could not be put on record: %s", berth.ErrUnavailable, err.Error())
 }
 
 const (

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/berth-dev/berth/api/apitest"
 	"github.com/berth-dev/berth/pkg/berth"
 	bclient "github.com/berth-dev/berth/pkg/client"
@@ -111,6 +113,63 @@ func TestReadsOfAnInputAreOnRecord(t *testing.T) {
 			}
 			if c.rows > 0 && (l.Events[0].Credential == "" || l.Events[0].Client == "" || l.Events[0].After["size"] == "") {
 				t.Errorf("the row is %+v", l.Events[0])
+			}
+		}
+	})
+}
+
+// TestWhatCannotBeRecordedIsNotDone: while the trail takes no rows, no content is
+// sent and no act is done, and the log says why; afterwards all goes on.
+func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
+	const mark = "c0ntent-that-must-not-le4ve"
+	engines(t, func(t *testing.T, s *apitest.Server) {
+		s.As("op", berth.RoleOperator)
+		sub, digest := s.As("sub", berth.RoleSubmitter), apitest.SHA256(mark)
+		if _, err := sub.BeginInput(t.Context(), digest, int64(len(mark))); err != nil {
+			t.Fatal(err)
+		}
+		if a := part(t, s, s.Token("sub"), digest, "?offset=0", mark); a.StatusCode != http.StatusOK {
+			t.Fatalf("upload: %d %s", a.StatusCode, a.body)
+		}
+		task := submit(t, sub, work("x"))
+		run := s.Agent("lab-1", map[string]string{}).Run(task.ID)
+		run.Log(mark)
+		run.Artifact("page.txt", "text/plain", mark)
+		run.Complete(berth.OutcomeSucceeded, "", "")
+
+		attempt, op := "/api/v1/tasks/"+task.ID+"/attempts/1", s.Token("op")
+		reads := [][]string{
+			{attempt + "/artifacts/page.txt"},
+			{attempt + "/log"},
+			{attempt + "/log?offset=3&follow=true"},
+			{"/api/v1/inputs/" + digest + "/content"},
+			{"/api/v1/inputs/" + digest + "/content", "Range", "bytes=2-5"},
+		}
+		mend := s.DB.RefuseAudit(t)
+		for _, r := range reads {
+			a := send(t, s, "GET", r[0], op, "", r[1:]...)
+			p := a.problem(t)
+			if a.StatusCode != http.StatusServiceUnavailable || p.Code != "database_unavailable" || strings.Contains(a.body, mark[:4]) || a.Header.Get("Retry-After") == "" {
+				t.Errorf("%v: %d %s", r, a.StatusCode, a.body)
+			}
+			if n := s.Logs.FilterMessage("what was asked for is not sent: its reading cannot be put on record").
+				FilterField(zap.String("request_id", p.RequestID)).Len(); n != 1 {
+				t.Errorf("%v: %d lines in the log", r, n)
+			}
+		}
+		if a := send(t, s, "POST", "/api/v1/pools/default/pause", op, ""); a.StatusCode < 500 {
+			t.Errorf("an act: %d %s", a.StatusCode, a.body)
+		}
+		if p, err := s.Store.GetPool(t.Context(), berth.DefaultPool); err != nil || p.Paused {
+			t.Errorf("the act without a row is done: %+v, %v", p, err)
+		}
+		if _, err := s.Client("").Login(t.Context(), "sub", apitest.Password); err == nil {
+			t.Error("a login without a row is good")
+		}
+		mend()
+		for _, r := range reads {
+			if a := send(t, s, "GET", r[0], op, "", r[1:]...); a.StatusCode/100 != 2 || a.body == "" || !strings.Contains(mark, a.body) {
+				t.Errorf("%v after the repair: %d %s", r, a.StatusCode, a.body)
 			}
 		}
 	})
