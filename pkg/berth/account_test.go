@@ -61,3 +61,24 @@ func TestOneWhoKeepsTheKeysStays(t *testing.T) {
 		}
 	}
 }
+
+func TestAKeyHasNoMoreThanItsUser(t *testing.T) {
+	for _, c := range []struct{ asked, users, want []Role }{
+		{[]Role{RoleViewer}, []Role{RoleViewer}, []Role{RoleViewer}},
+		{[]Role{RoleViewer, RoleSubmitter}, []Role{RoleSubmitter}, []Role{RoleSubmitter}}, // a viewer sees all tasks
+		{[]Role{RoleViewer}, []Role{RoleViewer, RoleSubmitter}, []Role{RoleViewer}},
+		{[]Role{RoleViewer, RoleSubmitter, RoleAdmin}, []Role{RoleOperator}, []Role{RoleViewer, RoleSubmitter}},
+		{[]Role{RoleHost}, []Role{RoleAdmin}, nil},
+		{[]Role{RoleViewer}, nil, nil},
+	} {
+		if got := Within(c.asked, c.users); !SameRoles(got, c.want) {
+			t.Errorf("%v of %v: %v, want %v", c.asked, c.users, got, c.want)
+		}
+		if SeesAll(Within(c.asked, c.users)) && !SeesAll(c.users) {
+			t.Errorf("%v of %v sees more than its user", c.asked, c.users)
+		}
+	}
+	if got := ImpliedRoles([]Role{RoleSubmitter}); !SameRoles(got, []Role{RoleViewer, RoleSubmitter}) {
+		t.Errorf("what is granted to viewers is granted to submitters, too: %v", got)
+	}
+}

@@ -102,11 +102,30 @@ type APIKey struct {
 	ExpiresAt, LastUsedAt, RevokedAt time.Time
 }
 
-// Within is those of asked that one of the user's roles includes.
+// SeesAll reports whether somebody with these roles sees everybody's tasks and
+// inputs: viewers and operators do, submitters see their own. It is the one thing
+// in which a role has less than the one before it.
+func SeesAll(roles []Role) bool {
+	return slices.ContainsFunc(roles, func(r Role) bool { return r == RoleViewer || r.Includes(RoleOperator) })
+}
+
+// Within is those of asked that the user's roles include and may hand on: a
+// submitter's key cannot be a viewer, which would see more than the submitter.
 func Within(asked, users []Role) []Role {
 	var out []Role
+	for _, a := range included(asked, users) {
+		if a != RoleViewer || SeesAll(users) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// included is those of asked that one of roles includes.
+func included(asked, roles []Role) []Role {
+	var out []Role
 	for _, a := range asked {
-		if slices.ContainsFunc(users, func(u Role) bool { return u.Includes(a) }) {
+		if slices.ContainsFunc(roles, func(r Role) bool { return r.Includes(a) }) {
 			out = append(out, a)
 		}
 	}

@@ -59,6 +59,14 @@ const (
 	GrantRole GrantKind = "role"
 )
 
+// CheckSecretDescription judges a description at the path description.
+func CheckSecretDescription(s string) error {
+	if !plain(s) {
+		return Invalid("description", "the description has control characters", "write one line of text")
+	}
+	return nil
+}
+
 // SecretGrant lets a user's tasks, or those of everybody who has a role, name a
 // secret.
 type SecretGrant struct {
@@ -86,7 +94,7 @@ func (s Secret) GrantedTo(user UserID, roles []Role) bool {
 }
 
 // ImpliedRoles are the roles of people that one of roles includes, least first.
-func ImpliedRoles(roles []Role) []Role { return Within(Roles(), roles) }
+func ImpliedRoles(roles []Role) []Role { return included(Roles(), roles) }
 
 // NormaliseGrants sorts grants and drops repeats, or names what is no grant at
 // grants[i]. Whether a user is there it does not judge.

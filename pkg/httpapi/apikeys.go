@@ -97,7 +97,7 @@ func (s *Server) mayAsk(ctx context.Context, whose berth.UserID, roles []berth.R
 		return err
 	}
 	if len(berth.Within(roles, u.Roles)) < len(roles) {
-		return berth.Invalid("roles", "the key's user has not all of them", "ask for roles that the user has, or that those include")
+		return berth.Invalid("roles", "the key's user has not all of them", "ask for roles that the user has, or that those include; a submitter cannot hand on viewer, which sees everybody's tasks")
 	}
 	return nil
 }

@@ -44,19 +44,10 @@ func actorOf(ctx context.Context) berth.Actor {
 	return r.caller.Actor(r.id, r.client)
 }
 
-// reads is which tasks the caller may see. A submitter sees its own; who is a
-// viewer as well, or more than a submitter, sees all.
+// reads is which tasks the caller may see: all ([berth.SeesAll]), or its own.
 func reads(ctx context.Context) berth.Scope {
 	c := requestOf(ctx).caller
-	if c.Can(berth.RoleOperator) {
-		return berth.Scope{All: true}
-	}
-	for _, r := range c.Roles {
-		if r == berth.RoleViewer {
-			return berth.Scope{All: true}
-		}
-	}
-	return berth.Scope{Owner: c.Principal}
+	return berth.Scope{All: berth.SeesAll(c.Roles), Owner: c.Principal}
 }
 
 // writes is which tasks the caller may change: its own, or as an operator all.

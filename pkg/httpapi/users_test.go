@@ -209,6 +209,40 @@ func TestAPIKeysSpeakForTheirUser(t *testing.T) {
 	})
 }
 
+// A viewer sees everybody's tasks and a submitter its own: a submitter's key must
+// not be a viewer, whether it is asked for or left over from better days.
+func TestAKeySeesNoMoreThanItsUser(t *testing.T) {
+	engines(t, func(t *testing.T, s *apitest.Server) {
+		root, mia, zoe := s.As("root", berth.RoleAdmin), s.As("mia", berth.RoleSubmitter), s.As("zoe", berth.RoleOperator)
+		task := submit(t, root, work("private"))
+		_, err := mia.CreateAPIKey(t.Context(), bclient.APIKeySpec{Name: "all", Roles: []bclient.Role{"viewer"}})
+		says(t, "a submitter's viewer", err, "invalid", "viewer, which sees everybody's tasks")
+		made, err := zoe.CreateAPIKey(t.Context(), bclient.APIKeySpec{Name: "all", Roles: []bclient.Role{"viewer"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := s.Client(made.Key)
+		if _, err := key.GetTask(t.Context(), task.ID, 0); err != nil {
+			t.Errorf("an operator's viewer: %v", err)
+		}
+		me, err := zoe.Me(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, roles := range [][]bclient.Role{{"submitter"}, {"viewer", "submitter"}} {
+			if _, err := root.ChangeUser(t.Context(), me.ID, bclient.UserChange{Roles: roles}, ""); err != nil {
+				t.Fatal(err)
+			}
+			_, err := key.GetTask(t.Context(), task.ID, 0)
+			if len(roles) == 1 {
+				says(t, "left over from an operator", err, "forbidden")
+			} else if err != nil {
+				t.Errorf("of a viewer and submitter: %v", err)
+			}
+		}
+	})
+}
+
 func TestAPIKeysHandOutNothing(t *testing.T) {
 	s := apitest.OnSQLite(t)
 	root := s.As("root", berth.RoleAdmin)
