@@ -101,6 +101,10 @@ func TestViolations(t *testing.T) {
 		"identity imports jwx":                    {path: "pkg/identity", imports: []string{"github.com/lestrrat-go/jwx/v2/jwt"}},
 		"a program imports jwx":                   {path: "cmd/berth", imports: []string{"github.com/lestrrat-go/jwx/v2/jwk"}, broken: true},
 		"a program reaches jwx":                   {path: "cmd/api", deps: []string{"github.com/lestrrat-go/jwx/v2/jwk"}},
+		"cron imports gronx":                      {path: "pkg/cron", imports: []string{"github.com/adhocore/gronx", "pkg/berth"}},
+		"the scheduler imports gronx":             {path: "pkg/scheduler", imports: []string{"github.com/adhocore/gronx"}, broken: true},
+		"the scheduler reaches gronx":             {path: "pkg/scheduler", deps: []string{"github.com/adhocore/gronx"}},
+		"cron imports the contract":               {path: "pkg/cron", imports: []string{"pkg/store"}, broken: true},
 		"the agent reaches an engine":             {path: "pkg/hostagent", deps: []string{"pkg/store/sqlite"}, broken: true},
 		"a name that only begins alike":           {path: "pkg/runtimes", imports: []string{"pkg/store"}},
 	} {

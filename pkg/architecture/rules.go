@@ -71,6 +71,14 @@ func rules() []rule {
 			imports: []string{"github.com/lestrrat-go/jwx"}, why: "tokens are made and read in pkg/identity alone",
 		},
 		{
+			of: []string{""}, not: []string{"pkg/cron"},
+			imports: []string{"github.com/adhocore/gronx"}, why: "cron expressions are read and matched in pkg/cron alone",
+		},
+		{
+			of:   []string{"pkg/cron"},
+			deps: append(append([]string{"pkg/store", "std:net/http"}, http...), engines...), why: "when a schedule fires is a pure rule",
+		},
+		{
 			of:   []string{"cmd"},
 			deps: []string{"std:testing", "pkg/pgtest", "pkg/store/storetest"}, why: "programs carry no test helpers",
 		},
