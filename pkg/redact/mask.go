@@ -3,10 +3,8 @@ package redact
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -22,79 +20,77 @@ const (
 
 // Masker replaces the values of Strings by Placeholder, and what they look like
 // where they were encoded on their way: without the white space around them,
-// each line of a value of several, as a JSON string, percent-encoded, and inside
-// base64 text at each of its three alignments. Not masked are values shorter
-// than MinMasked, and any other form: in pieces, reversed, in hex, compressed,
-// hashed, in a picture. It may be used by several goroutines. It never prints.
+// each line of a value of several, with each character escaped for itself or not
+// (percent-encoded, in JSON, JavaScript, Python, HTML and shells, see escapesOf),
+// and inside base64 text at each of its three alignments. Not masked are values
+// shorter than MinMasked, and any other form: in pieces, reversed, in hex,
+// escaped twice, compressed, hashed, in a picture. It may be used by several
+// goroutines. It never prints.
 type Masker struct{ forms func() *forms }
 
-// forms are texts to be masked, by their first byte, each list longest first.
-type forms [256][][]byte
+// forms are texts to be masked.
+type forms struct {
+	exact [256][][]byte // by their first byte, each list longest first
+	loose loose
+}
 
 // Masker prepares the masking of the values of s. That of no values changes
 // nothing.
 func (s Strings) Masker() Masker {
-	seen := map[string]bool{}
+	seen, table := map[string]bool{}, &forms{loose: loose{escapes: map[rune][]string{}}}
+	add := func(f string) bool {
+		if seen[f] {
+			return false
+		}
+		seen[f] = true
+		table.exact[f[0]] = append(table.exact[f[0]], []byte(f))
+		return true
+	}
 	for _, v := range s {
-		for _, f := range formsOf(v.Reveal()) {
-			seen[f] = true
+		for _, plain := range plainOf(v.Reveal()) {
+			if add(plain) {
+				table.loose.add(plain)
+			}
+			for _, f := range base64Of(plain) {
+				add(f)
+			}
 		}
 	}
 	if len(seen) == 0 {
 		return Masker{}
 	}
-	table := &forms{}
-	for f := range seen {
-		table[f[0]] = append(table[f[0]], []byte(f))
-	}
-	for _, list := range table {
+	for _, list := range table.exact {
 		slices.SortFunc(list, func(a, b []byte) int { return len(b) - len(a) })
 	}
 	return Masker{forms: func() *forms { return table }}
 }
 
-// formsOf lists what a value may look like.
-func formsOf(value string) []string {
-	var out []string
-	add := func(form string, least int) {
-		if len(form) >= least {
-			out = append(out, form)
+// plainOf lists the texts that a value is made of: itself, and without the white
+// space around it, and each longer line of it.
+func plainOf(value string) (out []string) {
+	for _, v := range []string{value, strings.TrimSpace(value)} {
+		if len(v) >= MinMasked {
+			out = append(out, v)
 		}
 	}
-	plain := []string{value, strings.TrimSpace(value)}
 	for line := range strings.Lines(value) {
 		if line = strings.TrimSpace(line); len(line) >= minPart {
-			plain = append(plain, line)
-		}
-	}
-	for _, v := range plain {
-		if len(v) < MinMasked {
-			continue
-		}
-		add(v, MinMasked)
-		add(url.QueryEscape(v), MinMasked)
-		add(url.PathEscape(v), MinMasked)
-		add(jsonEscaped(v, true), MinMasked)
-		add(jsonEscaped(v, false), MinMasked)
-		for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			for shift := range 3 {
-				add(base64Inside(enc, v, shift), minPart)
-			}
+			out = append(out, line)
 		}
 	}
 	return out
 }
 
-// jsonEscaped is the text of a JSON string without its quotes.
-func jsonEscaped(value string, html bool) string {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(html)
-	if enc.Encode(value) != nil {
-		return ""
+// base64Of lists what a value looks like inside base64 text.
+func base64Of(value string) (out []string) {
+	for _, enc := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+		for shift := range 3 {
+			if form := base64Inside(enc, value, shift); len(form) >= minPart {
+				out = append(out, form)
+			}
+		}
 	}
-	text := strings.TrimSuffix(b.String(), "\n")
-	return text[1 : len(text)-1]
+	return out
 }
 
 // base64Inside is what base64 makes of a value that begins shift bytes after a
@@ -181,32 +177,43 @@ func (m *maskWriter) pass(all bool) error {
 	var out []byte
 	in := m.held
 	for len(in) > 0 {
-		list := m.forms[in[0]]
-		if len(list) == 0 {
-			out = append(out, in[0])
-			in = in[1:]
-			continue
-		}
-		n := match(list, in)
+		n, more := m.forms.match(in, all)
+		switch {
 		// A longer form could still turn out to begin here; masking the shorter one
 		// now would leave the longer one's tail readable.
-		if !all && couldGrow(list, in, n) {
-			break
-		}
-		if n > 0 {
+		case more && !all:
+			m.held = append(m.held[:0], in...)
+			return m.write(out)
+		case n > 0:
 			out = append(out, Placeholder...)
 			in = in[n:]
-			continue
+		default:
+			out = append(out, in[0])
+			in = in[1:]
 		}
-		out = append(out, in[0])
-		in = in[1:]
 	}
-	m.held = append(m.held[:0], in...)
+	m.held = m.held[:0]
+	return m.write(out)
+}
+
+func (m *maskWriter) write(out []byte) error {
 	if len(out) == 0 {
 		return nil
 	}
 	_, err := m.w.Write(out)
 	return err
+}
+
+// match returns the length of the longest form that in begins with, or 0, and
+// whether more of the text could make it a longer one; last: there is no more.
+func (f *forms) match(in []byte, last bool) (n int, more bool) {
+	list := f.exact[in[0]]
+	if len(list) > 0 {
+		n = match(list, in)
+		more = couldGrow(list, in, n)
+	}
+	loosely, grows := f.loose.match(in, last)
+	return max(n, loosely), more || grows
 }
 
 // match returns the length of the longest form that in begins with, or 0.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -92,5 +93,56 @@ func TestAValueIsReadFromJSONAndNotQuotedInErrors(t *testing.T) {
 	err := json.Unmarshal([]byte(`{"a":[12345678]}`), &got)
 	if err == nil || strings.Contains(err.Error(), "1234") {
 		t.Errorf("read from a list: %v", err)
+	}
+}
+
+// TestEveryWayToEscapeAValueIsMasked holds values against what programs of other
+// kinds make of them on their way into a URL, a page, a log.
+func TestEveryWayToEscapeAValueIsMasked(t *testing.T) {
+	const value = `p@ss w0rd!/ä&<"'\$~*`
+	m := redact.Strings{"a": redact.NewString(value)}.Masker()
+	for name, text := range map[string]string{
+		"encodeURIComponent": `p%40ss%20w0rd!%2F%C3%A4%26%3C%22'%5C%24~*`,
+		"encodeURI":          `p@ss%20w0rd!/%C3%A4&%3C%22'%5C$~*`,
+		"a form":             `p%40ss+w0rd%21%2F%C3%A4%26%3C%22%27%5C%24%7E*`,
+		"curl":               `p%40ss%20w0rd%21%2F%C3%A4%26%3C%22%27%5C%24~%2A`,
+		"Python's quote":     `p%40ss%20w0rd%21/%C3%A4%26%3C%22%27%5C%24~%2A`,
+		"small hex digits":   `p%40ss%20w0rd%21%2f%c3%a4%26%3c%22%27%5c%24~%2a`,
+		"a browser's URL":    `p@ss%20w0rd!/%C3%A4&%3C%22'\$~*`,
+		"Python's JSON":      `p@ss w0rd!/\u00e4&<\"'\\$~*`,
+		"PHP's JSON":         `p@ss w0rd!\/\u00e4&<\"'\\$~*`,
+		"Go's JSON":          `p@ss w0rd!/ä\u0026\u003c\"'\\$~*`,
+		"Go's HTML":          `p@ss w0rd!/ä&amp;&lt;&#34;&#39;\$~*`,
+		"Python's HTML":      `p@ss w0rd!/ä&amp;&lt;&quot;&#x27;\$~*`,
+		"all as references":  `&#112;&#64;&#115;&#115;&#32;&#119;&#48;&#114;&#100;&#33;&#47;&#228;&#38;&#60;&#34;&#39;&#92;&#36;&#126;&#42;`,
+		"bytes of Python":    `p@ss w0rd!/\xc3\xa4&<"\'\\$~*`,
+		"bash's %q":          `p@ss\ w0rd\!/ä\&\<\"\'\\\$~\*`,
+		"bash's -x":          `p@ss w0rd!/ä&<"'\''\$~*`,
+	} {
+		text = "x=" + text + ";"
+		if got := m.Mask(text); got != "x=[redacted];" {
+			t.Errorf("%s: %s is %s", name, text, got)
+		}
+		for size := 1; size < 4; size++ {
+			var out bytes.Buffer
+			w := m.Writer(&out)
+			for piece := range slices.Chunk([]byte(text), size) {
+				_, _ = w.Write(piece)
+			}
+			_ = w.Close()
+			if out.String() != "x=[redacted];" {
+				t.Errorf("%s in pieces of %d: %s", name, size, out.String())
+			}
+		}
+		if cut := text[:len(text)-3]; m.Mask(cut) != cut {
+			t.Errorf("%s, cut off: %s is %s", name, cut, m.Mask(cut))
+		}
+	}
+	if got := m.Mask("P@SS W0RD"); got != "P@SS W0RD" {
+		t.Errorf("another case is another text: %s", got)
+	}
+	many := redact.Strings{"a": redact.NewString(strings.Repeat(`\`, 8<<10))}.Masker() // no text takes long
+	if got := many.Mask(strings.Repeat(`\`, 20<<10)); !strings.HasPrefix(got, "[redacted]") {
+		t.Errorf("backslashes: %.40s", got)
 	}
 }
