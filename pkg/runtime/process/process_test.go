@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -156,5 +158,35 @@ func TestOutputIsBounded(t *testing.T) {
 	c.Output = &out
 	if _, err := s.Command(t.Context(), c); runtime.CodeOf(err) != runtime.CodeOutputLimit || out.Len() != 1000 {
 		t.Errorf("%d bytes, %v", out.Len(), err)
+	}
+}
+
+// TestTheEnvironmentBringsNoOtherCode: what an allowed program is told to load
+// would run, whatever the allow-list says.
+func TestTheEnvironmentBringsNoOtherCode(t *testing.T) {
+	dir := t.TempDir()
+	source, library, proof := filepath.Join(dir, "x.c"), filepath.Join(dir, "x.so"), filepath.Join(dir, "proof")
+	code := fmt.Sprintf(`#include <stdio.h>
+__attribute__((constructor)) static void run(void) { FILE *f = fopen(%q, "w"); if (f) fclose(f); }`, proof)
+	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "cc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+		t.Fatalf("cc: %v: %s", err, out)
+	}
+	s := slot(t, process.Config{Allow: []string{"true"}})
+	for name, value := range map[string]string{
+		"LD_PRELOAD": library, "LD_AUDIT": library, "LD_LIBRARY_PATH": dir, "GCONV_PATH": dir, "BASH_ENV": source, "ENV": source, "SHELLOPTS": "xtrace", "PS4": "$(x)",
+	} {
+		_, err := s.Command(t.Context(), runtime.Command{Args: []string{"true"}, Env: redact.Strings{name: redact.NewString(value)}})
+		if runtime.CodeOf(err) != runtime.CodeCommandRefused || !strings.Contains(runtime.MessageOf(err, ""), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := os.Stat(proof); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the library was loaded into the allowed command: %v", err)
+	}
+	if _, err := s.Command(t.Context(), runtime.Command{Args: []string{"true"}, Env: redact.Strings{"PATH": redact.NewString(dir), "A": redact.NewString("b")}}); err != nil {
+		t.Errorf("other variables: %v", err)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/procs"
 )
@@ -89,6 +90,9 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	defer s.running.Done()
 
 	path, err := s.driver.allowed(c.Args)
+	if err == nil {
+		err = allowedEnv(c.Env)
+	}
 	if err != nil {
 		return runtime.Exit{}, err
 	}
@@ -231,6 +235,27 @@ func (d *Driver) allowed(args []string) (string, error) {
 		return "", &runtime.ActionError{Code: runtime.CodeCommandStart, Message: "the command is allowed but not installed on this host"}
 	}
 	return path, nil
+}
+
+// allowedEnv refuses variables that bring other code into whatever program is
+// started, or into the shell that sets its limits: the dynamic loader's and the C
+// library's, and a shell's own. What may run is the allow-list's to say. Variables
+// by which one program finds others (PATH, PYTHONPATH) are a matter of the programs
+// on the list.
+func allowedEnv(env redact.Strings) error {
+	for name := range env {
+		if strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "DYLD_") || strings.HasPrefix(name, "BASH_") || slices.Contains(steering(), name) {
+			return &runtime.ActionError{
+				Code:    runtime.CodeCommandRefused,
+				Message: "the environment variable " + name + " brings other code into the command; where this host allows a shell, set it in a script of that",
+			}
+		}
+	}
+	return nil
+}
+
+func steering() []string {
+	return []string{"GCONV_PATH", "GLIBC_TUNABLES", "HOSTALIASES", "LOCPATH", "NLSPATH", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "IFS"}
 }
 
 // lookUp finds an executable of the base name in the standard directories.
