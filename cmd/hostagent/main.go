@@ -68,7 +68,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
 		Process: process.Config{Allow: c.Commands},
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
-			AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts, Deny: []string{c.AdminListen}, ControlPlane: []string{chromium.Endpoint(c.Server)},
+			AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts, Deny: []string{c.AdminListen}, ControlPlane: []string{chromium.Endpoint(c.Server), c.AdminListen},
 		}},
 	})
 	if err != nil {

@@ -121,7 +121,7 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 		CloseTimeout: hostagent.CloseWithin,
 		StateDir:     c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Logger: c.Log,
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
-			Allow: c.AllowPages, AllowLoopback: c.AllowLoopback, Deny: []string{hostPort(c.Server())},
+			Allow: c.AllowPages, AllowLoopback: c.AllowLoopback, Deny: []string{hostPort(c.Server())}, ControlPlane: []string{chromium.Endpoint(c.Server())},
 		}},
 	})
 	if err != nil {

@@ -1,6 +1,7 @@
 package chromium
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,8 +31,10 @@ type Policy struct {
 	// Deny lists the same kinds and wins over everything.
 	Deny []string
 	// ControlPlane lists host:port pairs of Berth itself: they are refused under
-	// every name that resolves to one of their addresses. Allow wins, for a page
-	// that is served at the same address and port under a name of its own.
+	// every name that resolves to one of their addresses, and one on this machine at
+	// each of this machine's addresses, since it may listen on all of them. Allow
+	// wins, for a page that is served at the same address and port under a name of
+	// its own.
 	ControlPlane []string
 }
 
@@ -165,11 +168,24 @@ func (p Policy) isControlPlane(ctx context.Context, host, port string, ip netip.
 			return true
 		}
 		// One that does not resolve is not reached under another name either.
-		if ips, err := resolve(ctx, strings.ToLower(h)); err == nil && slices.Contains(ips, ip) {
+		ips, err := resolve(ctx, strings.ToLower(cmp.Or(h, "0.0.0.0")))
+		if err == nil && (slices.Contains(ips, ip) || slices.ContainsFunc(ips, thisMachine) && thisMachine(ip)) {
 			return true
 		}
 	}
 	return false
+}
+
+// thisMachine reports whether an address is one of the machine's own.
+func thisMachine(ip netip.Addr) bool {
+	if ip.IsLoopback() || ip.IsUnspecified() {
+		return true
+	}
+	own, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(own, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == ip.WithZone("")
+	})
 }
 
 // embedded is the IPv4 address that an IPv6 address of a translator carries:

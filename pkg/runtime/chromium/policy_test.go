@@ -1,6 +1,8 @@
 package chromium
 
 import (
+	"net"
+	"net/netip"
 	"testing"
 
 	"github.com/berth-dev/berth/pkg/runtime"
@@ -10,6 +12,7 @@ func TestPolicy(t *testing.T) {
 	strict := Policy{}
 	local := Policy{AllowLoopback: true, Deny: []string{"127.0.0.1:8080", "10.1.0.0/16", "denied.localhost"}}
 	berth := Policy{AllowLoopback: true, ControlPlane: []string{"127.0.0.8:7700", "localhost:7701"}, Allow: []string{"shared.localhost"}}
+	everywhere := Policy{AllowLoopback: true, ControlPlane: []string{"0.0.0.0:7714"}}
 	allowing := Policy{Allow: []string{"169.254.10.0/24", "100.100.100.200", "127.0.0.1:9000"}}
 	for _, c := range []struct {
 		policy Policy
@@ -67,6 +70,10 @@ func TestPolicy(t *testing.T) {
 		{berth, "http://[::ffff:127.0.0.8]:7700/", false},
 		{berth, "http://[64:ff9b::7f00:8]:7700/", false},
 		{berth, "http://127.0.0.8:7702/", true},
+		{berth, "http://127.0.0.9:7700/", false}, // it may listen on every address
+		{berth, "http://[::1]:7700/", false},
+		{everywhere, "http://127.0.0.9:7714/", false},
+		{everywhere, "http://127.0.0.9:7715/", true},
 		{berth, "http://localhost:7701/", false},
 		{berth, "http://127.0.0.1:7701/", false},
 		{berth, "http://[::1]:7701/", false},
@@ -118,5 +125,28 @@ func TestParseKey(t *testing.T) {
 		if got, err := parseKey(name); runtime.CodeOf(err) != runtime.CodeUnknownKey {
 			t.Errorf("%q: %+v, %v", name, got, err)
 		}
+	}
+}
+
+// TestTheControlPlaneAtTheMachinesOtherAddresses: one that listens on all of them
+// is told to the host by one alone.
+func TestTheControlPlaneAtTheMachinesOtherAddresses(t *testing.T) {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, control := range []string{"127.0.0.1:7700", "localhost:7700", ":7700"} {
+		for _, a := range own {
+			ip := netip.MustParsePrefix(a.String()).Addr()
+			at := netip.AddrPortFrom(ip, 7700)
+			p := Policy{AllowLoopback: true, ControlPlane: []string{control}}
+			if err := p.check(t.Context(), "http://"+at.String()+"/"); err == nil {
+				t.Errorf("the control plane at %s is open at %s", control, at)
+			}
+		}
+	}
+	far := Policy{ControlPlane: []string{"192.0.2.1:7700", ":7700", "0.0.0.0:7700"}}
+	if err := far.check(t.Context(), "http://198.51.100.7:7700/"); err != nil {
+		t.Errorf("another machine: %v", err)
 	}
 }
