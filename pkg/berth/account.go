@@ -149,6 +149,9 @@ func (a Actor) ActorOr(p Principal, c Credential) Actor {
 	return a
 }
 
+// System is the actor of what Berth does by itself, and nobody asked for.
+func System() Actor { return Daemon(ActorSystem, "berth") }
+
 // MayHavePassword says whether u may be given a new password here: nil, or
 // [ErrWrongState]. hash is the one in force, was the one that the caller has
 // checked, "" for none.

@@ -30,9 +30,9 @@ func (s *Service) keysOf(ctx context.Context, host berth.HostID) (store.HostKeys
 	return keys, err
 }
 
-// verifyUnder verifies a token under the key in force, or under the one that is
+// verifyHost verifies a token under the key in force, or under the one that is
 // offered to follow it, and returns the key that it was.
-func verifyUnder(token string, keys store.HostKeys) (ed25519.PublicKey, claims, error) {
+func verifyHost(token string, keys store.HostKeys) (ed25519.PublicKey, claims, error) {
 	c, err := verify(token, keys.Current)
 	if err == nil || len(keys.Next) != ed25519.PublicKeySize {
 		return keys.Current, c, err

@@ -52,7 +52,7 @@ func (s *Service) verifyAssertion(ctx context.Context, from berth.Actor, token s
 	if err != nil {
 		return "", err
 	}
-	key, c, err := verifyUnder(token, keys)
+	key, c, err := verifyHost(token, keys)
 	if err != nil {
 		return "", err
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/lestrrat-go/jwx/v2/jws"
 	"go.uber.org/zap"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -84,7 +83,7 @@ func (s *Service) verifyExternal(ctx context.Context, i *issuer, token string) (
 	caller := Caller{Roles: roles, Credential: berth.Credential("issuer:" + i.URL)}
 	user, err := s.accounts.ProvisionUser(ctx, store.ProvisionParams{
 		ID: berth.UserID(uuid.Must(uuid.NewV7()).String()), Issuer: i.URL, Subject: subject, Names: i.names(c, subject),
-		Actor: berth.Actor{Principal: systemActor().Principal, Credential: caller.Credential},
+		Actor: berth.Actor{Principal: berth.System().Principal, Credential: caller.Credential},
 	})
 	switch {
 	case err != nil:
@@ -109,15 +108,7 @@ func (i *issuer) verify(ctx context.Context, token string) (claims, error) {
 	if err != nil {
 		return nil, err
 	}
-	payload, err := jws.Verify([]byte(token), jws.WithCompact(), jws.WithKey(h.alg, key))
-	if err != nil {
-		return nil, bad("signature does not hold") // jwx's text may quote the token
-	}
-	c, err := object(payload)
-	if err != nil {
-		return nil, bad("payload is no object of distinct members")
-	}
-	return c, nil
+	return verifyUnder(token, h.alg, key)
 }
 
 // ignoredHeaders are members that issuers set and that change nothing: hints at

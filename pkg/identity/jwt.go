@@ -91,7 +91,12 @@ func splitFor(token string, most int, algorithms []jwa.SignatureAlgorithm, ignor
 // verify checks the signature of a token that split accepted and returns its
 // claims.
 func verify(token string, key ed25519.PublicKey) (claims, error) {
-	payload, err := jws.Verify([]byte(token), jws.WithCompact(), jws.WithKey(jwa.EdDSA, key))
+	return verifyUnder(token, jwa.EdDSA, key)
+}
+
+// verifyUnder is verify for a token that splitFor accepted.
+func verifyUnder(token string, alg jwa.SignatureAlgorithm, key any) (claims, error) {
+	payload, err := jws.Verify([]byte(token), jws.WithCompact(), jws.WithKey(alg, key))
 	if err != nil {
 		return nil, bad("signature does not hold") // jwx's text may quote the token
 	}

@@ -222,7 +222,7 @@ func (k *keyring) tend(ctx context.Context) error {
 	}
 	for i := 1; i < len(keys); i++ {
 		if keys[i-1].age(now) >= keysRemoved {
-			removed, err := k.store.RemoveSigningKeys(ctx, systemActor(), keysRemoved)
+			removed, err := k.store.RemoveSigningKeys(ctx, berth.System(), keysRemoved)
 			if err != nil {
 				return fmt.Errorf("remove old signing keys: %w", err)
 			}
@@ -236,10 +236,6 @@ func (k *keyring) tend(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-func systemActor() berth.Actor {
-	return berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem, ID: "berth"}}
 }
 
 // rotate makes a key, which signs when it has settled.

@@ -245,7 +245,7 @@ func (s *Service) caller(c claims) (Caller, error) {
 	}
 	caller := Caller{Principal: berth.Principal{Kind: berth.ActorUser, ID: sub}}
 	if aud == AudienceHosts {
-		caller.Kind, caller.Credential = berth.ActorHost, credentialHost
+		caller.Kind, caller.Credential = berth.ActorHost, CredentialHostKey
 	} else if aud != AudiencePeople {
 		return Caller{}, bad("for another audience")
 	}

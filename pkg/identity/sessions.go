@@ -16,9 +16,6 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// credentialHost is what hosts prove themselves with.
-const credentialHost berth.Credential = "host-key"
-
 // Tokens are the answer to a login, a refresh or an assertion.
 type Tokens struct {
 	Access redact.String

@@ -12,13 +12,10 @@ import (
 	"github.com/berth-dev/berth/pkg/store"
 )
 
-// system is the actor of what nobody asked for.
-func system() berth.Actor { return berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem}} }
-
 // BootstrapAdmin is documented at store.Users.
 func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string, passwordHash redact.String) (created bool, err error) {
 	err = s.write(ctx, "BootstrapAdmin", func(t *tx) error {
-		created, err = t.addUser(system(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, passwordHash)
+		created, err = t.addUser(berth.System(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, passwordHash)
 		return err
 	})
 	return only(created, err)

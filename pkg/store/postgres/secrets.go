@@ -189,15 +189,11 @@ func (s *Store) ListSecrets(ctx context.Context, grantee *store.Grantee, page st
 WHERE s.name > $1 AND ($2 OR EXISTS (
     SELECT 1 FROM secret_grants e WHERE e.secret = s.name
     AND (e.kind = 'user' AND e.grantee = $3 OR e.kind = 'role' AND e.grantee = ANY ($4::text[]))))
-ORDER BY s.name LIMIT $5`, clean(page.After), grantee == nil, string(who.User), roleNames(berth.ImpliedRoles(who.Roles)), page.Limit()+1)
+ORDER BY s.name LIMIT $5`, clean(page.After), grantee == nil, string(who.User), roleTexts(berth.ImpliedRoles(who.Roles)), page.Limit()+1)
 		return err
 	})
 	secrets, next = cut(secrets, page, func(s berth.Secret) string { return s.Name })
 	return secrets, next, err
-}
-
-func roleNames(roles []berth.Role) []string {
-	return mapped(roles, func(r berth.Role) string { return string(r) })
 }
 
 // DeleteSecret is documented at store.Secrets.
@@ -256,7 +252,7 @@ func (t *tx) grantee(p berth.Principal) (berth.UserID, []berth.Role, error) {
 	if err != nil || !ok {
 		return "", nil, err
 	}
-	return berth.UserID(p.ID), mapped(roles, func(r string) berth.Role { return berth.Role(r) }), nil
+	return berth.UserID(p.ID), rolesOf(roles), nil
 }
 
 // delivery is a secret that an attempt's task names, with who may have it.
@@ -298,7 +294,7 @@ ORDER BY a.id, s.name`, uids(attempts), uid(call.Host))
 		}
 		var events []berth.AuditEvent
 		for _, d := range all {
-			if !d.secret.GrantedTo(d.user, mapped(d.roles, func(r string) berth.Role { return berth.Role(r) })) {
+			if !d.secret.GrantedTo(d.user, rolesOf(d.roles)) {
 				continue
 			}
 			values[d.event.Attempt] = append(values[d.event.Attempt], store.SealedValue{

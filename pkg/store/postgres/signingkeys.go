@@ -57,7 +57,7 @@ func (s *Store) AddSigningKey(ctx context.Context, key store.SigningKey, olderTh
 			newest = k
 			return nil
 		}
-		newest, err = t.insertSigningKey(system(), key)
+		newest, err = t.insertSigningKey(berth.System(), key)
 		return err
 	})
 	return only(newest, err)

@@ -51,11 +51,6 @@ func insertUser(t *tx, actor berth.Actor, u berth.User, hash redact.String) erro
 	return auditChange(t, actor, action, "user", string(u.ID), "", u.Facts())
 }
 
-// systemActor acts where no caller does.
-func systemActor() berth.Actor {
-	return berth.Actor{Principal: berth.Principal{Kind: berth.ActorSystem, ID: "berth"}}
-}
-
 // BootstrapAdmin implements store.Users.
 func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string, hash redact.String) (created bool, err error) {
 	err = s.write(ctx, "BootstrapAdmin", func(t *tx) error {
@@ -64,7 +59,7 @@ func (s *Store) BootstrapAdmin(ctx context.Context, id berth.UserID, name string
 			return err
 		}
 		created = true
-		return insertUser(t, systemActor(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, hash)
+		return insertUser(t, berth.System(), berth.User{ID: id, Name: name, Roles: []berth.Role{berth.RoleAdmin}}, hash)
 	})
 	return created && err == nil, err
 }

@@ -39,7 +39,7 @@ func (s *Store) AddSigningKey(ctx context.Context, key store.SigningKey, olderTh
 			newest = keys[0]
 			return nil
 		}
-		newest, err = insertSigningKey(t, systemActor(), key)
+		newest, err = insertSigningKey(t, berth.System(), key)
 		return err
 	})
 	if err != nil {

@@ -47,6 +47,9 @@ func bootstrap(w *world) {
 	if n := w.acted(berth.AuditUserCreated, "user", string(winner)); n != 1 {
 		w.t.Errorf("%d audit rows", n)
 	}
+	if d := diff(berth.System(), w.lastOf(berth.AuditUserCreated, "user", string(winner)).Actor); d != "" {
+		w.t.Errorf("who made it: %s", d)
+	}
 }
 
 func users(w *world) {
