@@ -158,9 +158,11 @@ func TestNoHostReachesAnothersThings(t *testing.T) {
 			t.Fatalf("routes %q, rows %q", want, slices.Sorted(maps.Keys(rows)))
 		}
 		for name, row := range rows {
-			const rounds = 8
+			// The least of many says most on a busy machine; where it is very busy, of
+			// more.
+			const rounds, most, apart = 8, 64, 30 * time.Millisecond
 			var took [2]time.Duration
-			for i := range rounds {
+			for i := 0; i < rounds || i < most && (took[0]-took[1]).Abs() > apart; i++ {
 				nothing := target{
 					attempt: berth.AttemptID(uuid.Must(uuid.NewV7()).String()), fence: as.Fence, device: berth.DeviceID(uuid.Must(uuid.NewV7()).String()),
 					digest: strings.Repeat("ab", 32), host: berth.HostID(uuid.Must(uuid.NewV7()).String()), claim: uuid.NewString(),
@@ -171,7 +173,7 @@ func TestNoHostReachesAnothersThings(t *testing.T) {
 					a := row.send(thief, x)
 					d := time.Since(began)
 					if took[j] == 0 || d < took[j] {
-						took[j] = d // the least of many says most on a busy machine
+						took[j] = d
 					}
 					if a.status != row.status {
 						t.Fatalf("%s: %d %s", name, a.status, a.body)
@@ -182,7 +184,7 @@ func TestNoHostReachesAnothersThings(t *testing.T) {
 					t.Errorf("%s tells theirs from nothing:\n%s\n%s", name, got[0], got[1])
 				}
 			}
-			if d := (took[0] - took[1]).Abs(); d > 30*time.Millisecond {
+			if d := (took[0] - took[1]).Abs(); d > apart {
 				t.Errorf("%s takes %v for theirs and %v for nothing", name, took[0], took[1])
 			}
 		}

@@ -131,7 +131,7 @@ func TestAnAgentKilledAtAnyStepOfAChangeOfItsKeyGetsIn(t *testing.T) {
 // each answer is lost once.
 func TestWorkGoesOnAcrossAChangeOfTheKey(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, roomy)
 	stop := w.agent(1)
 	id, epoch := w.last.id, w.last.api.heldEpoch()
 	old := id.keys.keys()[0]
