@@ -15,10 +15,10 @@ import (
 type Kind string
 
 const (
-	// Fixed: neither minute nor hour has a wildcard or a step. Each local wall
+	// Fixed has neither a wildcard nor a step in minute and hour: each local wall
 	// time once.
 	Fixed Kind = "fixed"
-	// Interval: minute or hour has a wildcard or a step. Each instant at which
+	// Interval has a wildcard or a step in minute or hour: each instant at which
 	// the local clock shows such a time.
 	Interval Kind = "interval"
 )

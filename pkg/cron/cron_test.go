@@ -219,6 +219,23 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+func TestSlotsOfAChangingDay(t *testing.T) {
+	for _, c := range []struct {
+		expr           string
+		spring, autumn int
+	}{{"0 0-23 * * *", 23, 24}, {"0 * * * *", 23, 25}} {
+		s := must(t, c.expr, "Europe/Berlin")
+		count := func(month time.Month, day int) int {
+			begin := time.Date(2026, month, day, 0, 0, 0, 0, s.location)
+			next, _ := s.Next(begin.Add(-time.Second))
+			return s.Missed(next, begin.AddDate(0, 0, 1).Add(-time.Second), 0).Count
+		}
+		if spring, autumn := count(time.March, 29), count(time.October, 25); spring != c.spring || autumn != c.autumn {
+			t.Errorf("%s: %d and %d slots, want %d and %d", s, spring, autumn, c.spring, c.autumn)
+		}
+	}
+}
+
 func TestStored(t *testing.T) {
 	at := time.Date(2026, 3, 29, 1, 0, 0, 0, time.UTC)
 	fixed, interval := must(t, "30 2 * * *", "Europe/Berlin"), must(t, "*/30 * * * *", "Europe/Berlin")
