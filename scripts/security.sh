@@ -29,13 +29,17 @@ one() {
 
 echo '=== tests'
 bin/with-postgres bin/gotest -count=1 -timeout 20m ./test/security/... ./pkg/identity/... ./pkg/redact/... ./pkg/httpserver/... ./pkg/httpapi/... \
-	./pkg/agentapi/... ./pkg/runtime/chromium/... 2>&1 | tee build/security-tests.log
+	./pkg/agentapi/... ./pkg/strictjson/... ./pkg/runtime/chromium/... 2>&1 | tee build/security-tests.log
 count build/security-tests.log tests
 bin/with-postgres bin/gotest -count=1 -timeout 20m -run "${SECURITY_E2E:-Content|Secret|Bootstrap|Admin}" ./test/e2e 2>&1 | tee build/security-tests.log
 count build/security-tests.log tests
 
+bin/with-postgres bin/gotest -count=1 -timeout 20m -run 'Trail|UnfitRoles|TooManyRights|DeniedAddress|ChangesItsAddress|FilesOfTheHost|Masked' \
+	./pkg/schema ./pkg/controlplane ./pkg/runtime/builtin 2>&1 | tee build/security-tests.log
+count build/security-tests.log tests
+
 echo '=== fuzz'
-scripts/fuzz.sh "${FUZZTIME:-5s}" 2>&1 | tee build/security-fuzz.log
+bin/with-postgres scripts/fuzz.sh "${FUZZTIME:-5s}" 2>&1 | tee build/security-fuzz.log
 count build/security-fuzz.log fuzz
 
 one lint make --no-print-directory --keep-going lint
