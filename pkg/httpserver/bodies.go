@@ -21,6 +21,9 @@ const (
 	// SmallBody is what a body may have in bytes without waiting for room before it
 	// is read: nearly all have less, and must not wait for the few large ones.
 	SmallBody = 64 << 10
+	// freeCost of decoding waits for nobody: a login, or a task of a few hundred
+	// values.
+	freeCost = 64 << 10
 	// roomWithin bounds the wait for room, twice in a request.
 	roomWithin = 10 * time.Second
 	// readWithin bounds the reading of a large body once there is room for it.
@@ -31,10 +34,10 @@ const (
 
 // Bodies bounds the memory that JSON bodies cost a process at a time. A large body
 // has room before its first byte is read, one caller never more than half of it, so
-// that slow senders keep nobody else out; and every body takes its turn to be
-// decoded, which costs many times its bytes (see decodingCost). Small ones have room
-// of their own for that. A body that finds no room within ten seconds is answered
-// 503 with Retry-After. Its methods may be called by several goroutines.
+// that slow senders keep nobody else out; and every body but the smallest takes its
+// turn to be decoded, which costs many times its bytes (see decodingCost). Small ones
+// have room of their own for that. A body that finds no room within ten seconds is
+// answered 503 with Retry-After. Its methods may be called by several goroutines.
 type Bodies struct {
 	reading, small, large *lane
 	within                time.Duration
@@ -101,7 +104,9 @@ func (b *Bodies) Read(c echo.Context, who string, limit int64) (*Body, error) {
 		if body.small = len(body.bytes) <= SmallBody; body.small {
 			lane = b.small
 		}
-		err = b.enter(r.Context(), body, lane, decodingCost(body.bytes))
+		if cost := decodingCost(body.bytes); cost > freeCost {
+			err = b.enter(r.Context(), body, lane, cost)
+		}
 	}
 	if err != nil {
 		body.Release()
