@@ -1,6 +1,9 @@
 package berth
 
-import "time"
+import (
+	"net/netip"
+	"time"
+)
 
 // The bounds of guessing.
 const (
@@ -140,4 +143,18 @@ func (c LoginCounts) Succeeded(now time.Time) LoginCounts {
 	}
 	c.Pair.Failures, c.Pair.WaitUntil, c.Pair.KnownAt = 0, time.Time{}, now
 	return c
+}
+
+// ClientNetwork is what stands for a client's address: an IPv4 one itself, of an
+// IPv6 one the 64 bits that its network has in common, because one machine has as
+// many addresses in there as it likes; false for what is no address.
+func ClientNetwork(address string) (network string, ok bool) {
+	ip, err := netip.ParseAddr(address)
+	if err != nil {
+		return "", false
+	}
+	if ip = ip.Unmap(); ip.Is6() {
+		return netip.PrefixFrom(ip, 64).Masked().String(), true
+	}
+	return ip.String(), true
 }

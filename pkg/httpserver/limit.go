@@ -2,7 +2,6 @@ package httpserver
 
 import (
 	"math"
-	"net/netip"
 	"sync"
 	"time"
 
@@ -83,29 +82,19 @@ func (r *Rate) makeRoom(now time.Time) {
 	}
 }
 
-// ByAddress limits requests by the address they come from, an IPv6 one by its
-// network of 64 bits, of which a client has all.
+// ByAddress limits requests by the network that they come from
+// ([berth.ClientNetwork]).
 func ByAddress(perSecond int) echo.MiddlewareFunc {
 	limit := NewRate(perSecond)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if err := limit.Take(network(c.RealIP()), time.Now()); err != nil {
+			network, _ := berth.ClientNetwork(c.RealIP())
+			if err := limit.Take(network, time.Now()); err != nil {
 				return err
 			}
 			return next(c)
 		}
 	}
-}
-
-func network(address string) string {
-	ip, err := netip.ParseAddr(address)
-	if err != nil {
-		return ""
-	}
-	if ip = ip.Unmap(); ip.Is6() {
-		return netip.PrefixFrom(ip, 64).Masked().String()
-	}
-	return ip.String()
 }
 
 // ByCaller limits requests by what key says of them; "" is not limited.

@@ -2,8 +2,8 @@ package identity
 
 import (
 	"context"
-	"net/netip"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -41,21 +41,10 @@ func (t *throttle) succeeded(ctx context.Context, k throttleKey) error {
 // another master key the counts begin anew.
 func (t *throttle) hash(name string) ([32]byte, error) { return t.master.derive("login name", name) }
 
-// network is what stands for a client: its IPv4 address, or the 64 bits of an
-// IPv6 address that its network has in common, because one machine has as many
-// addresses in there as it likes.
+// network is what stands for a client; never empty.
 func network(client string) string {
-	addr, err := netip.ParseAddr(client)
-	if err != nil {
-		return "client " + client // never empty
+	if n, ok := berth.ClientNetwork(client); ok {
+		return n
 	}
-	addr = addr.Unmap().WithZone("")
-	if addr.Is4() {
-		return addr.String()
-	}
-	prefix, err := addr.Prefix(64)
-	if err != nil {
-		return "client " + client
-	}
-	return prefix.String()
+	return "client " + client
 }
