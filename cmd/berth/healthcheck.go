@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/tlsfiles"
 )
 
 // newHealthcheckCommand makes `berth healthcheck`: what curl would do, for
@@ -41,11 +42,12 @@ func (c *cli) healthcheck(ctx context.Context, url string) error {
 		return err
 	}
 	res, err := client.Do(req)
+	fault := tlsfiles.FaultOf(err)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return &remedyError{what: "no answer in time"}
-	case untrusted(err):
-		return &remedyError{what: "its certificate is not trusted: " + berth.Clip(certFault(err), 200), remedy: trustRemedy}
+	case fault != nil:
+		return &remedyError{what: fault.What, remedy: fault.Remedy}
 	case err != nil:
 		return &remedyError{what: "nothing answers there"}
 	}

@@ -1,15 +1,11 @@
 package main
 
 import (
-	"crypto/tls"
 	"errors"
 	"net/http"
 
 	"github.com/berth-dev/berth/pkg/tlsfiles"
 )
-
-// trustRemedy is what to do about a server whose certificate is not trusted.
-const trustRemedy = "name the authority's certificate (PEM) in BERTH_CA_FILE, and the server by a name in its certificate"
 
 // http is the client for all requests. BERTH_CA_FILE names the only authorities that
 // are trusted.
@@ -28,19 +24,4 @@ func (c *cli) http() (*http.Client, error) {
 	t = t.Clone()
 	t.TLSClientConfig = secure
 	return &http.Client{Transport: t}, nil
-}
-
-// untrusted reports whether a request failed because of the server's certificate.
-func untrusted(err error) bool {
-	var bad *tls.CertificateVerificationError
-	return errors.As(err, &bad)
-}
-
-// certFault is the fault of the certificate.
-func certFault(err error) string {
-	var bad *tls.CertificateVerificationError
-	if errors.As(err, &bad) {
-		return bad.Err.Error()
-	}
-	return err.Error()
 }

@@ -2,7 +2,6 @@ package client
 
 import (
 	"bytes"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"syscall"
+
+	"github.com/berth-dev/berth/pkg/tlsfiles"
 )
 
 // Error says what happened, what to do, and under which code and request id
@@ -89,12 +90,11 @@ func (e *UnreachableError) Unwrap() error { return e.Err }
 
 // Remedy says what to do.
 func (e *UnreachableError) Remedy() string {
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case errors.Is(e.Err, http.ErrSchemeMismatch):
+	if errors.Is(e.Err, http.ErrSchemeMismatch) {
 		return "write http:// in the address (--url, BERTH_URL)"
-	case errors.As(e.Err, &certificate):
-		return "check the address; for an authority of your own, name its certificate in SSL_CERT_FILE"
+	}
+	if fault := tlsfiles.FaultOf(e.Err); fault != nil {
+		return fault.Remedy
 	}
 	return "check the address (--url, BERTH_URL) and that Berth runs; on this machine: berth up"
 }
@@ -102,12 +102,12 @@ func (e *UnreachableError) Remedy() string {
 func (e *UnreachableError) reason() string {
 	var dns *net.DNSError
 	var timeout net.Error
-	var certificate *tls.CertificateVerificationError
+	if fault := tlsfiles.FaultOf(e.Err); fault != nil {
+		return fault.What
+	}
 	switch {
 	case errors.Is(e.Err, http.ErrSchemeMismatch):
 		return "it speaks http, not https"
-	case errors.As(e.Err, &certificate):
-		return "this machine does not trust its certificate"
 	case errors.Is(e.Err, io.EOF), errors.Is(e.Err, syscall.ECONNRESET):
 		return "it closed the connection without an answer"
 	case errors.Is(e.Err, syscall.ECONNREFUSED):

@@ -20,6 +20,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/protocol"
+	"github.com/berth-dev/berth/pkg/tlsfiles"
 )
 
 // api speaks pkg/protocol with the server as one host.
@@ -196,6 +197,9 @@ func (a *api) once(ctx context.Context, method, path string, in, out any, opt ca
 	}
 	res, err := client.Do(req)
 	if err != nil {
+		if fault := tlsfiles.FaultOf(err); fault != nil {
+			err = fault
+		}
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
 	defer func() {
