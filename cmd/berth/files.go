@@ -27,9 +27,8 @@ func newTaskLogsCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) logs(ctx context.Context, api *client.Client, id string, number int, follow bool) error {
+func (c *cli) logs(ctx context.Context, api *client.Client, id string, number int, follow bool) (err error) {
 	if number == 0 {
-		var err error
 		if number, err = c.attemptNumber(ctx, api, id, follow); err != nil {
 			return err
 		}
@@ -38,14 +37,14 @@ func (c *cli) logs(ctx context.Context, api *client.Client, id string, number in
 			return nil
 		}
 	}
+	out := c.screen()
+	defer func() { err = errors.Join(err, out.Close()) }()
 	for offset := int64(0); ; {
 		piece, err := api.ReadLog(ctx, id, number, offset, follow)
 		if err != nil {
 			return err
 		}
-		// The log is the work's own output: its colours are for terminals, and a
-		// pipe gets every byte.
-		if _, err := c.stdout.Write(piece.Bytes); err != nil {
+		if _, err := out.Write(piece.Bytes); err != nil {
 			return err
 		}
 		offset = piece.Next

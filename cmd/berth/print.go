@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -12,12 +14,26 @@ import (
 	"github.com/berth-dev/berth/pkg/client"
 )
 
-// printJSON writes v in the API's own shape.
+// printJSON writes v in the API's own shape. What moves the cursor or turns text
+// round stands in escapes, of which it is the same text.
 func (c *cli) printJSON(v any) error {
-	enc := json.NewEncoder(c.stdout)
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(v)
+	if err := enc.Encode(v); err != nil {
+		return err
+	}
+	var out []byte
+	for _, r := range b.String() {
+		if moves(r) && r != '\n' { // of these, JSON has line ends alone outside of its texts
+			out = fmt.Appendf(out, `\u%04x`, r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	_, err := c.stdout.Write(out)
+	return err
 }
 
 // printTable writes columns for people. Without rows it says so on stderr.
@@ -62,7 +78,7 @@ func row(cells []any) table.Row {
 // lines.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r == 0x1b || r < ' ' || r >= 0x7f && r < 0xa0 {
+		if moves(r) {
 			return '?'
 		}
 		return r
