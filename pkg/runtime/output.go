@@ -117,6 +117,10 @@ func (o *output) Artifact(name string, class ArtifactClass, contentType string) 
 	if !artifactPattern.MatchString(name) {
 		return refuse("an artifact's name must be 1 to 120 letters, digits, '.', '_' or '-', beginning with a letter or digit")
 	}
+	// Names are in lists, logs and the audit trail.
+	if o.masker.Mask(name) != name {
+		return refuse("an artifact's name must not hold the value of a secret")
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
@@ -275,6 +279,9 @@ func (o *output) finish(res *Result) {
 	res.LogPath, res.LogSize = o.logFile.Name(), o.logSize
 	res.JSON = maskJSON(res.JSON, o.masker)
 	res.Message = o.masker.Mask(res.Message)
+	if reason := string(res.Reason); o.masker.Mask(reason) != reason {
+		res.Reason = CodeInternal // it is logged, counted and put on record
+	}
 }
 
 // maskJSON masks secrets in every text and number of a JSON document, names

@@ -156,6 +156,20 @@ func TestSecretsAreMaskedInFilesThatAreTexts(t *testing.T) {
 	}
 }
 
+func TestASecretIsNoArtifactsName(t *testing.T) {
+	const secret = "s3cr3t-value-77"
+	res := run(t, t.Context(), runtime.RunRequest{
+		DeviceID: "process-0", Plugin: "process.run", Secrets: redact.Strings{"token": redact.NewString(secret)},
+		Payload: payload(t, map[string]any{
+			"command": []string{"sh", "-c", "echo x > of-" + secret + ".txt"}, "files": []string{"of-" + secret + ".txt"},
+		}),
+	})
+	want(t, res, runtime.OutcomeFailed, runtime.CodeArtifactLimit)
+	if len(res.Artifacts) != 0 || strings.Contains(res.Message, secret) {
+		t.Errorf("kept as %+v: %s", res.Artifacts, res.Message)
+	}
+}
+
 // tree is a command that starts a child ignoring SIGTERM, one in a session of
 // its own, one with an empty environment, and one that is both in its own
 // session and ignores SIGTERM, then says their process ids.
