@@ -49,6 +49,18 @@ func TestEdits(t *testing.T) {
 	}
 }
 
+// TestEditWhileDue: the slot that is due stays with the old revision, so the edit
+// must not hand out its wall time once more.
+func TestEditWhileDue(t *testing.T) {
+	old, spec := must(t, "0 9 * * *", "Europe/Berlin"), must(t, "0 9 * * *", "America/New_York")
+	last := time.Date(2026, 5, 31, 7, 0, 0, 0, time.UTC)
+	due, _ := old.Next(last)
+	got, ok := FirstAfterEdit(old, spec, due, last, due.At.Add(time.Hour))
+	if !ok || got.Local.String() != "2026-06-02T09:00" {
+		t.Errorf("got %+v (%v), want 2 June, since 1 June is due under the old zone", got, ok)
+	}
+}
+
 // TestZoneEditsLoseAndDoubleNothing lets a fixed schedule fire while its zone is
 // edited at any instants. Every due wall time must have its slot, or be jumped
 // over together with the one before it, and none may come twice.
