@@ -55,12 +55,13 @@ func TestMain(m *testing.M) {
 }
 
 // quick are timings with the same order as the default ones, fast enough for
-// tests.
+// tests. Between two renewals lie 300 ms, and a busy machine may stand still for
+// 6 s before an agent fences itself, which then has 3 s to kill.
 func quick() berth.Timings {
 	return berth.Timings{
-		LeaseTTL: 3 * time.Second, RenewEvery: 300 * time.Millisecond, RequestTimeout: 500 * time.Millisecond,
-		FenceMargin: 1500 * time.Millisecond, KillMargin: 500 * time.Millisecond, ReapGrace: 500 * time.Millisecond,
-		ClaimWithin: 5 * time.Second, HostOfflineAfter: 3 * time.Second, HeartbeatEvery: 300 * time.Millisecond, CancelWithin: 3 * time.Second,
+		LeaseTTL: 10 * time.Second, RenewEvery: 300 * time.Millisecond, RequestTimeout: 500 * time.Millisecond,
+		FenceMargin: 4 * time.Second, KillMargin: time.Second, ReapGrace: 500 * time.Millisecond,
+		ClaimWithin: 10 * time.Second, HostOfflineAfter: 10 * time.Second, HeartbeatEvery: 300 * time.Millisecond, CancelWithin: 6 * time.Second,
 	}
 }
 

@@ -2,9 +2,11 @@ package hostagent
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,7 +63,15 @@ func TestAFullDisk(t *testing.T) {
 	goFile, pidFile := filepath.Join(t.TempDir(), "go"), filepath.Join(t.TempDir(), "pid")
 	runs := w.submit("echo $$ > "+pidFile+"; while [ ! -e "+goFile+" ]; do sleep 0.05; done; echo a line that finds no room", func(n *berth.NewTask) { n.Retry.MaxAttempts = 1 })
 	w.awaitState(runs, berth.StateRunning)
-	pidOf(t, pidFile) // whatever its start has to write is written
+	// The last that its start has to write is that it has this process.
+	pid := pidOf(t, pidFile)
+	await(t, "its process is recorded", func() bool {
+		records, err := filepath.Glob(filepath.Join(w.dir, "procs", "*.json"))
+		return err == nil && slices.ContainsFunc(records, func(path string) bool {
+			b, _ := os.ReadFile(path)
+			return strings.Contains(string(b), fmt.Sprintf(`"pid":%d,`, pid))
+		})
+	})
 
 	fill()
 	await(t, "the agent drains", func() bool { return w.host().Draining })
