@@ -3,6 +3,8 @@ package agentapi
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
@@ -24,9 +26,12 @@ func checkSync(req protocol.SyncRequest) error {
 	if !printable(req.Instance, 64) || len(req.Instance) < 8 {
 		f.Add("instance", "it is no name of a process", "send 8 to 64 random characters, the same for the process's life")
 	}
-	for path, epoch := range map[string]berth.Epoch{"epoch": req.Epoch, "journal_epoch": req.JournalEpoch} {
-		if epoch < 0 || epoch > maxCounter {
-			f.Add(path, "it is not an epoch", "send 0, or what sync gave")
+	for _, e := range []struct {
+		path  string
+		epoch berth.Epoch
+	}{{"epoch", req.Epoch}, {"journal_epoch", req.JournalEpoch}} {
+		if e.epoch < 0 || e.epoch > maxCounter {
+			f.Add(e.path, "it is not an epoch", "send 0, or what sync gave")
 		}
 	}
 	if req.AgentVersion != "" && !printable(req.AgentVersion, 64) {
@@ -104,7 +109,7 @@ func checkDevices(f *berth.Faults, devices []protocol.Device) {
 // checkLabels holds a host's labels to the rules of labels; what begins with
 // berth.dev/ is Berth's own to say.
 func checkLabels(f *berth.Faults, path string, labels map[string]string) {
-	for key := range labels {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
 		if strings.HasPrefix(key, berth.ReportedLabelPrefix) {
 			f.Add(path, fmt.Sprintf("%q: only Berth itself says this", berth.Clip(key, 40)), "leave labels that begin with "+berth.ReportedLabelPrefix+" out")
 			return
@@ -135,7 +140,8 @@ func checkHeartbeat(req protocol.HeartbeatRequest) error {
 		f.Add("health", fmt.Sprintf("%d devices", len(req.Health)), fmt.Sprintf("send at most %d", berth.MaxDevicesPerHost))
 		return f.Err()
 	}
-	for id, health := range req.Health {
+	for _, id := range slices.Sorted(maps.Keys(req.Health)) {
+		health := req.Health[id]
 		if !berth.ValidID(string(id)) {
 			f.Add("health", "a key is no device's id", "send the ids as sync gave them")
 		} else if !health.Valid() {

@@ -2,6 +2,8 @@ package eligibility
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -15,7 +17,8 @@ func CheckLabels(path string, labels map[string]string, f *berth.Faults) {
 		f.Add(path, fmt.Sprintf("%d labels", len(labels)), fmt.Sprintf("send at most %d", berth.MaxLabels))
 		return
 	}
-	for key, value := range labels {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		value := labels[key]
 		if len(validation.IsQualifiedName(key)) > 0 {
 			f.Add(path, fmt.Sprintf("%q is no label's name", berth.Clip(key, 40)), "use letters, digits, - _ . and at most one prefix, such as browser or example.com/rack")
 		} else if len(validation.IsValidLabelValue(value)) > 0 {

@@ -46,7 +46,7 @@ func (s *Server) ListTaskEvents(ctx context.Context, in ListTaskEventsRequestObj
 
 func validEventCursor(c string) bool {
 	n, err := strconv.ParseInt(c, 10, 64)
-	return err == nil && n >= 0
+	return err == nil && n >= 0 && strconv.FormatInt(n, 10) == c
 }
 
 func attemptOf(a berth.Attempt) Attempt {

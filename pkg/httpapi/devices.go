@@ -89,12 +89,12 @@ func (s *Server) MoveDevice(ctx context.Context, in MoveDeviceRequestObject) (Mo
 func (s *Server) SetDeviceLabels(ctx context.Context, in SetDeviceLabelsRequestObject) (SetDeviceLabelsResponseObject, error) {
 	var f berth.Faults
 	eligibility.CheckLabels("labels", in.Body.Labels, &f)
-	for key := range in.Body.Labels {
+	for _, key := range sorted(in.Body.Labels) {
 		if berth.OwnLabel(key) {
 			f.Add(joinPath("labels", key), "is Berth's own label", "leave it out; choose another name")
 		}
 	}
-	if err := bounded(&f); err != nil {
+	if err := f.Err(); err != nil {
 		return nil, err
 	}
 	d, err := s.cfg.Store.SetDeviceLabels(ctx, actorOf(ctx), berth.DeviceID(in.ID), in.Body.Labels)

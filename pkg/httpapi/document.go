@@ -46,8 +46,8 @@ type operation struct {
 	role string
 	// login: an API key will not do (x-berth-login).
 	login bool
-	// query holds the query parameters by name.
-	query map[string]parameter
+	// query and path hold these parameters by name.
+	query, path map[string]parameter
 	// body: the operation takes one.
 	body bool
 	// streams: its body is bytes, which no validator reads.
@@ -57,6 +57,7 @@ type operation struct {
 // parameter of a query, a path or a header.
 type parameter struct {
 	kind  string // of its value: string, integer, number, boolean, array
+	time  bool   // a string that is a time
 	enum  []string
 	array bool // may be repeated
 }
@@ -102,7 +103,7 @@ func readDocument() (*document, error) {
 }
 
 func readOperation(op *v3.Operation) (operation, error) {
-	out := operation{id: op.OperationId, query: map[string]parameter{}, body: op.RequestBody != nil}
+	out := operation{id: op.OperationId, query: map[string]parameter{}, path: map[string]parameter{}, body: op.RequestBody != nil}
 	if out.body {
 		_, out.streams = op.RequestBody.Content.Get("application/octet-stream")
 	}
@@ -116,14 +117,15 @@ func readOperation(op *v3.Operation) (operation, error) {
 		out.login = node.Value == "true"
 	}
 	for _, p := range op.Parameters {
-		if p.In != "query" {
+		place := map[string]map[string]parameter{"query": out.query, "path": out.path}[p.In]
+		if place == nil {
 			continue
 		}
 		s, err := p.Schema.BuildSchema()
 		if err != nil {
 			return out, fmt.Errorf("parameter %s: %w", p.Name, err)
 		}
-		q := parameter{kind: strings.Join(s.Type, " or ")}
+		q := parameter{kind: strings.Join(s.Type, " or "), time: s.Format == "date-time"}
 		if q.kind == "array" {
 			q.array = true
 			if s, err = s.Items.A.BuildSchema(); err != nil {
@@ -134,7 +136,7 @@ func readOperation(op *v3.Operation) (operation, error) {
 		for _, node := range s.Enum {
 			q.enum = append(q.enum, node.Value)
 		}
-		out.query[p.Name] = q
+		place[p.Name] = q
 	}
 	return out, nil
 }

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"errors"
 	"fmt"
 	"math/big"
 	"reflect"
@@ -15,9 +14,6 @@ import (
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/strictjson"
 )
-
-// maxFaults bounds what one answer lists.
-const maxFaults = 100
 
 // violation is one node of a JSON Schema error. Requests are judged by one
 // implementation of JSON Schema and payloads by another, a fork of the first
@@ -264,19 +260,3 @@ func joinPath(path, key string) string {
 }
 
 func joinIndex(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
-
-// bounded is an *berth.InvalidError with at most maxFaults of f's faults, or
-// nil.
-func bounded(f *berth.Faults) error {
-	err := f.Err()
-	var invalid *berth.InvalidError
-	if !errors.As(err, &invalid) {
-		return err
-	}
-	if n := len(invalid.Fields); n > maxFaults {
-		invalid.Fields = append(invalid.Fields[:maxFaults:maxFaults], berth.FieldError{
-			Message: fmt.Sprintf("%d more faults are not listed", n-maxFaults), Remedy: "mend these first",
-		})
-	}
-	return invalid
-}

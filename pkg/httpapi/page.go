@@ -24,12 +24,11 @@ func pageOf(ctx context.Context, size PageSize, token PageToken, valid func(stri
 	if token == "" {
 		return page, nil
 	}
-	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
-	cursor, ours := bytes.CutPrefix(raw, requestOf(ctx).listMark())
-	if err != nil || !ours || !valid(string(cursor)) {
+	cursor, ok := requestOf(ctx).cursorOf(token)
+	if !ok || !valid(cursor) {
 		return page, berth.Invalid("page_token", "is not a page token of this list and these filters", "use next_page_token of the page before with the same filters, or leave it out for the first page")
 	}
-	page.After = string(cursor)
+	page.After = cursor
 	return page, nil
 }
 
@@ -39,7 +38,19 @@ func pageToken(ctx context.Context, cursor string) string {
 	if cursor == "" {
 		return ""
 	}
-	return base64.RawURLEncoding.EncodeToString(append(requestOf(ctx).listMark(), cursor...))
+	return requestOf(ctx).tokenOf(cursor)
+}
+
+func (r request) tokenOf(cursor string) string {
+	return base64.RawURLEncoding.EncodeToString(append(r.listMark(), cursor...))
+}
+
+// cursorOf is the cursor of a token that tokenOf made of it; one of another list
+// and another spelling (base64 skips line ends) is none.
+func (r request) cursorOf(token string) (string, bool) {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(token)
+	cursor, ours := bytes.CutPrefix(raw, r.listMark())
+	return string(cursor), err == nil && ours && r.tokenOf(string(cursor)) == token
 }
 
 // listMark is the same for two requests of one list under the same filters.

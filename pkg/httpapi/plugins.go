@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/eligibility"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -84,7 +85,7 @@ func (s *Server) pluginNames(ctx context.Context) (names []string, more bool, er
 
 func validPluginCursor(c string) bool {
 	name, version, ok := strings.Cut(c, "@")
-	return ok && berth.ValidName(name) && version != ""
+	return ok && berth.ValidName(name) && eligibility.ValidVersion(version)
 }
 
 func pluginOf(p berth.Plugin) Plugin {

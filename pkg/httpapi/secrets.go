@@ -47,6 +47,11 @@ func (s *Server) GetSecret(ctx context.Context, in GetSecretRequestObject) (GetS
 // no change, so that a repeat has no second effect.
 func (s *Server) PutSecret(ctx context.Context, in PutSecretRequestObject) (PutSecretResponseObject, error) {
 	p := store.PutSecretParams{Actor: actorOf(ctx), Name: in.Name, Description: in.Body.Description}
+	if in.Body.Description != nil {
+		if err := berth.CheckSecretDescription(*in.Body.Description); err != nil {
+			return nil, err
+		}
+	}
 	if in.Body.Value != nil {
 		value := redact.NewString(*in.Body.Value)
 		if err := berth.CheckSecretValue(value); err != nil {

@@ -140,7 +140,7 @@ func (s *Server) judge(ctx context.Context, in submission) ([]berth.NewTask, err
 			return nil, err
 		}
 	}
-	return tasks, bounded(&f)
+	return tasks, f.Err()
 }
 
 // nowFor is the deciding clock's time where a spec has a time to compare.
