@@ -37,6 +37,7 @@ func newUpCommand(c *cli) *cobra.Command {
 	flags.StringVar(&o.ChromiumPath, "chromium-path", "", "the browser (default: the first one found in PATH)")
 	flags.BoolVar(&o.AllowLoopback, "allow-loopback", false, "let tasks open pages on this machine, such as your own on localhost; the API itself stays refused")
 	flags.IntVar(&o.InputCacheMiB, "input-cache-mib", hostagent.DefaultInputCache>>20, "MiB for inputs of tasks, kept for the next task that brings the same")
+	flags.StringVar(&o.PluginDir, "plugin-dir", c.env["BERTH_PLUGIN_DIR"], "directory with plugins that are programs of their own, a folder each (BERTH_PLUGIN_DIR)")
 	flags.BoolVar(&o.NoAgent, "no-agent", false, "run no Host Agent here")
 	flags.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error, for the log in the data directory")
 	return cmd

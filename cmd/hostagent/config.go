@@ -30,6 +30,7 @@ type config struct {
 	Browsers      int           `env:"BERTH_BROWSER_CONTEXTS" envDefault:"2" about:"as --browser-contexts"`
 	ChromiumPath  string        `env:"BERTH_CHROMIUM_PATH" about:"as --chromium"`
 	Commands      []string      `env:"BERTH_COMMANDS" about:"as --command, joined by commas"`
+	PluginDir     string        `env:"BERTH_PLUGIN_DIR" about:"as --plugin-dir"`
 	Labels        []string      `env:"BERTH_LABELS" about:"as --label, joined by commas"`
 	InputCacheMiB int           `env:"BERTH_INPUT_CACHE_MIB" envDefault:"10240" about:"as --input-cache-mib"`
 	KeyMaxAge     time.Duration `env:"BERTH_KEY_MAX_AGE" envDefault:"720h" about:"as --key-max-age"`
@@ -104,6 +105,7 @@ func (c *config) bind(fs *flag.FlagSet, args []string, stderr io.Writer) error {
 	fs.IntVar(&c.Processes, "process-slots", c.Processes, "number of process devices")
 	fs.IntVar(&c.Browsers, "browser-contexts", c.Browsers, "number of browser devices")
 	fs.StringVar(&c.ChromiumPath, "chromium", c.ChromiumPath, "the browser (default: the first one found in PATH)")
+	fs.StringVar(&c.PluginDir, "plugin-dir", c.PluginDir, "directory with plugins that are programs of their own, a folder each; read at the start")
 	fs.IntVar(&c.InputCacheMiB, "input-cache-mib", c.InputCacheMiB, "MiB in the state directory for inputs of tasks, kept for the next task that brings the same")
 	fs.BoolVar(&c.AllowLoopback, "allow-loopback", c.AllowLoopback, "let pages on loopback addresses be opened")
 	fs.DurationVar(&c.KeyMaxAge, "key-max-age", c.KeyMaxAge, "age from which the host's key is changed unasked; 0: never")

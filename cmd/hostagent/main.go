@@ -66,7 +66,7 @@ func run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 	// Whatever an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		StateDir: c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Labels: c.labels, Logger: log, CloseTimeout: hostagent.CloseWithin,
-		Process: process.Config{Allow: c.Commands},
+		PluginDir: c.PluginDir, Process: process.Config{Allow: c.Commands},
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
 			AllowLoopback: c.AllowLoopback, Allow: c.AllowHosts, Deny: []string{c.AdminListen}, ControlPlane: []string{chromium.Endpoint(c.Server), c.AdminListen},
 		}},

@@ -38,6 +38,7 @@ func parseFlags(args []string, env func(string) string, stdout io.Writer) (confi
 	fs.IntVar(&cfg.devices.BrowserContexts, "browsers", 2, "number of browser devices")
 	fs.IntVar(&cfg.devices.ProcessSlots, "slots", 2, "number of process devices")
 	fs.StringVar(&cfg.devices.Chromium.Path, "chromium", "", "path of the browser; else chromium, chromium-browser or google-chrome in PATH")
+	fs.StringVar(&cfg.devices.PluginDir, "plugin-dir", env("BERTH_PLUGIN_DIR"), "directory with plugins that are programs of their own, a folder each; or BERTH_PLUGIN_DIR")
 	fs.BoolVar(&cfg.devices.Chromium.Policy.AllowLoopback, "allow-loopback", false, "let browsers open loopback addresses")
 	list(fs, "allow-address", "host, address, network or host:port that browsers may open besides (repeatable)", &cfg.devices.Chromium.Policy.Allow)
 	list(fs, "deny-address", "host, address, network or host:port that browsers may never open (repeatable)", &cfg.devices.Chromium.Policy.Deny)

@@ -107,6 +107,10 @@ const (
 	ReasonInputs          = "input_unavailable"
 	ReasonInputLost       = "input_lost" // the server has its bytes no more
 	ReasonJournal         = "journal_failed"
+	// ReasonPluginStart and ReasonPluginKilled: the host could not start a plugin's
+	// process, or something on the host killed it.
+	ReasonPluginStart  = "plugin_start_failed"
+	ReasonPluginKilled = "plugin_killed"
 	// ReasonFoundLost: the sweep found the task in no place.
 	ReasonFoundLost = "found_lost"
 	// ReasonFoundTwice: the sweep found a token beside the task's place.

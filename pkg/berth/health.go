@@ -82,10 +82,11 @@ func SignalOf(outcome Outcome, reason string, by EndedBy, started bool) (HealthS
 }
 
 // ofTheAgent reports whether an agent ended an attempt for a reason that lies not
-// with the device.
+// with the device but with the host or a plugin on it.
 func ofTheAgent(reason string) bool {
 	switch reason {
-	case ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining, ReasonInputs, ReasonInputLost, ReasonJournal:
+	case ReasonFenced, ReasonAgentStopped, ReasonStartUnanswered, ReasonDraining, ReasonInputs, ReasonInputLost, ReasonJournal,
+		ReasonPluginStart, ReasonPluginKilled:
 		return true
 	}
 	return false

@@ -169,7 +169,7 @@ func (a *Agent) run(h *hold) completion {
 	up := a.uploads(h)
 	a.log.Info("started", a.fields(h, zap.String("plugin", h.Plugin.Name), zap.String("version", h.Plugin.Version))...)
 	res, err := a.cfg.Runtime.Run(h.ctx, runtime.RunRequest{
-		RunID: runtime.RunID(h.Attempt), DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
+		RunID: runtime.RunID(h.Attempt), Task: string(h.Task), Attempt: h.Number, DeviceID: h.dev.local, Plugin: h.Plugin.Name, Version: h.Plugin.Version,
 		Payload: redact.NewBytes(h.Payload), Timeout: h.RunTimeout.Duration(), Dir: h.dir, Sink: up, Inputs: h.inputs, Secrets: h.Secrets,
 		StopWithin: func() time.Duration { return h.stopWithin(a.clock(), a.conf()) },
 	})

@@ -50,8 +50,10 @@ type AgentConfig struct {
 	AllowLoopback bool
 	// InputCache is how many bytes of inputs it keeps; 0: the agent's default.
 	InputCache int64
-	Version    string
-	Log        *zap.Logger
+	// PluginDir holds plugins that are programs of their own; "": none.
+	PluginDir string
+	Version   string
+	Log       *zap.Logger
 	// Synced, if set, is called after the first sync.
 	Synced func()
 	// Failed, if set, is where the failure is told, with room for one.
@@ -119,7 +121,7 @@ func (c AgentConfig) run(ctx context.Context) (err error) {
 	// What an earlier agent left running here is dead when this returns.
 	rt, err := builtin.New(ctx, builtin.Config{
 		CloseTimeout: hostagent.CloseWithin,
-		StateDir:     c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, Logger: c.Log,
+		StateDir:     c.StateDir, ProcessSlots: c.Processes, BrowserContexts: c.Browsers, PluginDir: c.PluginDir, Logger: c.Log,
 		Chromium: chromium.Config{Path: c.ChromiumPath, Policy: chromium.Policy{
 			Allow: c.AllowPages, AllowLoopback: c.AllowLoopback, Deny: []string{hostPort(c.Server())}, ControlPlane: []string{chromium.Endpoint(c.Server())},
 		}},

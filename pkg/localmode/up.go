@@ -50,6 +50,8 @@ type Options struct {
 	AllowLoopback bool
 	// InputCacheMiB is how many MiB of inputs the agent keeps; 0: its default.
 	InputCacheMiB int
+	// PluginDir holds plugins that are programs of their own; "": none.
+	PluginDir string
 	// NoAgent leaves out the Host Agent.
 	NoAgent bool
 	// LogLevel; "": info.
@@ -220,7 +222,8 @@ func (u *up) agent() daemon.Component {
 			inner = Agent(AgentConfig{
 				Store: u.p.Store, Server: func() string { return u.url.Load().(string) }, Ready: u.api.Ready().Known,
 				StateDir: u.dir.path("agent"), Processes: u.o.Processes, Browsers: u.browsers, ChromiumPath: u.o.ChromiumPath,
-				AllowPages: []string{hostPort(page)}, AllowLoopback: u.o.AllowLoopback, InputCache: int64(u.o.InputCacheMiB) << 20, Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
+				AllowPages: []string{hostPort(page)}, AllowLoopback: u.o.AllowLoopback, InputCache: int64(u.o.InputCacheMiB) << 20, PluginDir: u.o.PluginDir,
+				Version: u.o.Version, Log: u.p.Log, Synced: u.announce, Failed: failed,
 			})
 			return inner.Start(ctx)
 		},

@@ -106,6 +106,14 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// Coordinated is a session of a device that another process can reach. Its
+// coordinates are handed to plugins that are one.
+type Coordinated interface {
+	// Coordinates tell how, by lower-case names such as "dir" or "serial"; the map
+	// is the caller's own.
+	Coordinates() map[string]string
+}
+
 // Screen is a session whose device shows something.
 type Screen interface {
 	// Screenshot returns the visible part as PNG.

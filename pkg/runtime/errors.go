@@ -69,6 +69,14 @@ const (
 	CodeArtifactLimit   Code = "artifact_limit"
 	CodeDiskFull        Code = "disk_full"
 	CodeBadResult       Code = "bad_result"
+	// Of plugins that are processes of their own; docs/plugins.md.
+	CodePluginStart       Code = "plugin_start_failed"
+	CodePluginKilled      Code = "plugin_killed"
+	CodePluginTimeout     Code = "plugin_timeout"
+	CodePluginOutput      Code = "bad_plugin_output"
+	CodePluginNoResult    Code = "no_result"
+	CodePluginFailed      Code = "plugin_failed"
+	CodePluginInfraFailed Code = "plugin_infra_failed"
 )
 
 // ActionError is a failed action: a code, and a message for people that holds no

@@ -14,12 +14,13 @@ import (
 	"github.com/berth-dev/berth/pkg/runtime/manifest"
 )
 
-// compiled is a plugin with its parsed version and schema.
+// compiled is a plugin with its parsed version and schemas.
 type compiled struct {
 	plugin   Plugin
 	manifest manifest.Manifest
 	version  *semver.Version
 	schema   *jsonschema.Schema
+	result   *jsonschema.Schema // nil: any object
 }
 
 func (c compiled) is(o compiled) bool {
@@ -36,24 +37,43 @@ func compile(p Plugin) (compiled, error) {
 	if err != nil {
 		return compiled{}, fmt.Errorf("plugin %s: version %q is not a semantic version", m.Name, m.Version)
 	}
-	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(m.Schema))
+	c := compiled{plugin: p, manifest: m, version: v}
+	if c.schema, err = compileSchema(m.Schema); err != nil {
+		return compiled{}, fmt.Errorf("plugin %s %s: payload schema %w", m.Name, m.Version, err)
+	}
+	if len(m.ResultSchema) > 0 {
+		if c.result, err = compileSchema(m.ResultSchema); err != nil {
+			return compiled{}, fmt.Errorf("plugin %s %s: result schema %w", m.Name, m.Version, err)
+		}
+	}
+	return c, nil
+}
+
+// CheckSchema says what is wrong with a JSON schema, in words that follow its name.
+func CheckSchema(schema []byte) error {
+	_, err := compileSchema(schema)
+	return err
+}
+
+func compileSchema(schema []byte) (*jsonschema.Schema, error) {
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(schema))
 	if err != nil {
-		return compiled{}, fmt.Errorf("plugin %s %s: payload schema is no JSON", m.Name, m.Version)
+		return nil, errors.New("is no JSON")
 	}
 	c := jsonschema.NewCompiler()
 	c.DefaultDraft(jsonschema.Draft2020)
 	c.AssertFormat()
 	// A schema must stand alone: no loader means no file and no network access.
 	c.UseLoader(jsonschema.SchemeURLLoader{})
-	const url = "berth:payload"
+	const url = "berth:schema"
 	if err := c.AddResource(url, doc); err != nil {
-		return compiled{}, fmt.Errorf("plugin %s %s: payload schema: %w", m.Name, m.Version, err)
+		return nil, fmt.Errorf("is no JSON schema: %w", err)
 	}
 	s, err := c.Compile(url)
 	if err != nil {
-		return compiled{}, fmt.Errorf("plugin %s %s: payload schema: %w", m.Name, m.Version, err)
+		return nil, fmt.Errorf("is no JSON schema: %w", err)
 	}
-	return compiled{plugin: p, manifest: m, version: v, schema: s}, nil
+	return s, nil
 }
 
 // check validates a payload. The error names places and rules, never values:
@@ -63,13 +83,41 @@ func (c compiled) check(payload redact.Bytes) error {
 	if err != nil {
 		return fmt.Errorf("%w: not a single JSON document", ErrInvalidPayload)
 	}
-	err = c.schema.Validate(doc)
+	if broken := brokenRules(c.schema, doc); broken != "" {
+		return fmt.Errorf("%w for %s %s: %s", ErrInvalidPayload, c.manifest.Name, c.version, broken)
+	}
+	return nil
+}
+
+// checkResult fails a run that succeeded with a result that its plugin does not
+// promise.
+func (c compiled) checkResult(res Result) Result {
+	if res.Outcome != OutcomeSucceeded || c.result == nil {
+		return res
+	}
+	b := res.JSON.Reveal()
+	if len(b) == 0 {
+		b = []byte("{}")
+	}
+	broken := "it is no JSON"
+	if doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(b)); err == nil {
+		broken = brokenRules(c.result, doc)
+	}
+	if broken != "" {
+		res.Outcome, res.Reason, res.Message = OutcomeFailed, CodeBadResult, "the plugin's result breaks its own schema: "+broken
+	}
+	return res
+}
+
+// brokenRules names the places and the rules that doc breaks, or is empty.
+func brokenRules(schema *jsonschema.Schema, doc any) string {
+	err := schema.Validate(doc)
 	if err == nil {
-		return nil
+		return ""
 	}
 	var ve *jsonschema.ValidationError
 	if !errors.As(err, &ve) {
-		return fmt.Errorf("%w for %s %s", ErrInvalidPayload, c.manifest.Name, c.version)
+		return "/ (invalid)"
 	}
 	var places []string
 	collect(ve, &places)
@@ -79,7 +127,7 @@ func (c compiled) check(payload redact.Bytes) error {
 	if len(places) > most {
 		places = append(places[:most], fmt.Sprintf("and %d more", len(places)-most))
 	}
-	return fmt.Errorf("%w for %s %s: %s", ErrInvalidPayload, c.manifest.Name, c.version, strings.Join(places, "; "))
+	return strings.Join(places, "; ")
 }
 
 // collect lists the leaves of a validation error as "/place (rule)".

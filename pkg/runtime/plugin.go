@@ -64,7 +64,7 @@ type Artifact struct {
 // A plugin that lives in another process is a Plugin whose Run speaks with it:
 // nothing here supposes that the work is done in this process.
 type Plugin interface {
-	// Manifest gives name, version and payload schema; always the same.
+	// Manifest gives name, version and schemas; always the same.
 	Manifest() manifest.Manifest
 	// Run does the work and returns when it is dead. It returns soon after ctx
 	// ended; what it then returns is replaced by the outcome of the reason ctx
@@ -74,8 +74,18 @@ type Plugin interface {
 
 // Job is what a plugin gets.
 type Job struct {
-	RunID   RunID
+	RunID RunID
+	// Task and Attempt are those of the request: empty and 0 in a run that is of
+	// no task.
+	Task    string
+	Attempt int
 	Session Session
+	// WorkDir is an empty directory that is removed after the run; the session
+	// uses the same.
+	WorkDir string
+	// StopWithin tells how much time is left once ctx ended; [OpenOptions.Grace]
+	// says how much of it to use for asking. Never nil.
+	StopWithin func() time.Duration
 	// Payload is JSON.
 	Payload redact.Bytes
 	// Secrets are the granted secrets by name.
@@ -113,7 +123,9 @@ type Result struct {
 	Reason Code `json:"reason,omitempty"`
 	// Message is for people and holds no content.
 	Message string `json:"message,omitempty"`
-	// JSON is the plugin's result, a JSON object or empty; secrets are masked.
+	// JSON is the plugin's result, a JSON object or empty; secrets are masked. That
+	// of a run that succeeded satisfies the manifest's result schema, or else the
+	// run failed with CodeBadResult.
 	// It is content: it must not be logged.
 	JSON redact.Bytes `json:"-"`
 
@@ -169,6 +181,9 @@ func (Discard) Artifact(Artifact) {}
 type RunRequest struct {
 	RunID    RunID
 	DeviceID DeviceID
+	// Task and Attempt are for the plugin to know; empty and 0 where there is none.
+	Task    string
+	Attempt int
 	// Plugin is the plugin's name, Version a semver version or range; the newest
 	// that fits is taken, any when Version is empty.
 	Plugin  string

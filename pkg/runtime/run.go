@@ -74,7 +74,7 @@ func (r *Runtime) Run(ctx context.Context, req RunRequest) (Result, error) {
 
 // run does an accepted run; the device is held.
 func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunRequest, h *hold) (Result, error) {
-	work := filepath.Join(req.Dir, "work")
+	work := workDir(req)
 	out, err := newOutput(req, r.limits)
 	if err == nil {
 		if err = os.Mkdir(work, 0o700); err == nil {
@@ -96,14 +96,13 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 		defer stop()
 	}
 	began := time.Now()
-	within := req.StopWithin
-	if within == nil {
-		within = func() time.Duration { return 2 * r.closeTimeout }
+	if req.StopWithin == nil {
+		req.StopWithin = func() time.Duration { return 2 * r.closeTimeout }
 	}
-	end := endOf(ctx, within)
+	end := endOf(ctx, req.StopWithin)
 	defer end.over()
 	res := Result{DeviceClean: true}
-	session, err := r.open(ctx, end, driver, req.DeviceID, OpenOptions{RunID: req.RunID, WorkDir: work, StopWithin: within}, h)
+	session, err := r.open(ctx, end, driver, req.DeviceID, OpenOptions{RunID: req.RunID, WorkDir: work, StopWithin: req.StopWithin}, h)
 	if err != nil {
 		res = openFailed(err)
 	} else {
@@ -111,7 +110,7 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 		res = r.supervise(ctx, end, p, c, req, out, h)
 		res.DeviceClean = r.giveBack(end, c, h) && res.Reason != CodePluginStuck
 	}
-	res = settle(ctx, wellFormed(res))
+	res = settle(ctx, p.checkResult(wellFormed(res)))
 	if err := errors.Join(os.RemoveAll(work), removeInputs(req)); err != nil {
 		r.log.Warn("run's work directory is left", zap.String("run_id", string(req.RunID)), zap.Error(err))
 	}
@@ -119,6 +118,9 @@ func (r *Runtime) run(ctx context.Context, driver Driver, p compiled, req RunReq
 	res.Duration = time.Since(began)
 	return res, nil
 }
+
+// workDir is where a run's work is done.
+func workDir(req RunRequest) string { return filepath.Join(req.Dir, "work") }
 
 // supervise runs the plugin. One that does not return soon after its context
 // ended has its session closed under it; one that does not return even then is
@@ -165,7 +167,10 @@ func (r *Runtime) work(ctx context.Context, p compiled, s Session, req RunReques
 			res.Outcome, res.Reason, res.Message = OutcomeInfraFailed, CodeDeviceLost, "the device went away during the run"
 		}
 	}()
-	return p.plugin.Run(ctx, Job{RunID: req.RunID, Session: s, Payload: req.Payload, Secrets: req.Secrets, Inputs: seenInputs(req), InputsDir: inputsDir(req), Out: out})
+	return p.plugin.Run(ctx, Job{
+		RunID: req.RunID, Task: req.Task, Attempt: req.Attempt, Session: s, WorkDir: workDir(req), StopWithin: req.StopWithin,
+		Payload: req.Payload, Secrets: req.Secrets, Inputs: seenInputs(req), InputsDir: inputsDir(req), Out: out,
+	})
 }
 
 func lost(s Session) bool {

@@ -16,6 +16,7 @@ import (
 	"github.com/berth-dev/berth/pkg/runtime"
 	"github.com/berth-dev/berth/pkg/runtime/chromium"
 	"github.com/berth-dev/berth/pkg/runtime/plugins/browserscript"
+	"github.com/berth-dev/berth/pkg/runtime/plugins/external"
 	"github.com/berth-dev/berth/pkg/runtime/plugins/processrun"
 	"github.com/berth-dev/berth/pkg/runtime/process"
 	"github.com/berth-dev/berth/pkg/runtime/procs"
@@ -33,6 +34,9 @@ type Config struct {
 	// Contexts are filled in here.
 	Process  process.Config
 	Chromium chromium.Config
+	// PluginDir holds plugins that are programs of their own, a folder each; ""
+	// for none.
+	PluginDir string
 	// Labels are added to every device.
 	Labels map[string]string
 	Limits runtime.Limits
@@ -90,6 +94,13 @@ func unusable(dir string, err error) error {
 func compose(cfg Config, table *procs.Table) (*runtime.Runtime, error) {
 	var drivers []runtime.Driver
 	plugins := []runtime.Plugin{processrun.New(), browserscript.New()}
+	if cfg.PluginDir != "" {
+		programs, err := external.Load(cfg.PluginDir, table)
+		if err != nil {
+			return nil, err
+		}
+		plugins = append(plugins, programs...)
+	}
 	if cfg.ProcessSlots > 0 {
 		pc := cfg.Process
 		pc.Procs, pc.Slots, pc.Labels = table, cfg.ProcessSlots, join(cfg.Labels, pc.Labels)

@@ -21,6 +21,9 @@ type Manifest struct {
 	Description string `json:"description"`
 	// Schema is the JSON Schema (2020-12) of the payload.
 	Schema json.RawMessage `json:"schema"`
+	// ResultSchema is the JSON Schema of the result of work that succeeded; empty:
+	// any object.
+	ResultSchema json.RawMessage `json:"result_schema,omitempty"`
 	// Requires names the labels that a device must have to run the plugin, such as
 	// driver=chromium.
 	Requires map[string]string `json:"requires,omitempty"`

@@ -19,10 +19,6 @@ import (
 // DriverName is the name and the label value of this driver.
 const DriverName = "process"
 
-// searchPath is where commands named without a slash are looked for, and the
-// PATH they get: that of the host's user is none of a task's business.
-const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // DefaultAllow is the allow-list when none is configured: what is useful for
 // shell work. It is no sandbox: whoever may run sh may run anything that the
 // host's user may. Configure a narrower list, and a user of its own for the

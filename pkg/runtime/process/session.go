@@ -13,10 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/runtime"
@@ -116,7 +113,7 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 	}
 	if err != nil {
 		// The error holds the path only, which is on the allow-list.
-		return runtime.Exit{}, &runtime.ActionError{Code: runtime.CodeCommandStart, Message: "the command could not be started: " + startFault(err), Err: err}
+		return runtime.Exit{}, &runtime.ActionError{Code: runtime.CodeCommandStart, Message: "the command could not be started: " + procs.StartFault(err), Err: err}
 	}
 	var stopped error
 	grace := time.Duration(0)
@@ -135,7 +132,8 @@ func (s *session) Command(ctx context.Context, c runtime.Command) (runtime.Exit,
 		s.mu.Unlock()
 		return runtime.Exit{}, fmt.Errorf("%w: %w", runtime.ErrUnclean, err)
 	}
-	exit := exitOf(p, time.Since(began))
+	exit := runtime.Exit{Duration: time.Since(began)}
+	exit.Code, exit.Signal = p.Exit()
 	if stopped == nil && out.overflowed() {
 		stopped = &runtime.ActionError{Code: runtime.CodeOutputLimit, Message: fmt.Sprintf("the command wrote more than %d bytes", s.driver.cfg.OutputBytes)}
 	}
@@ -152,19 +150,8 @@ func stopCause(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func exitOf(p *procs.Proc, d time.Duration) runtime.Exit {
-	exit := runtime.Exit{Code: -1, Duration: d}
-	st := p.State()
-	if st == nil {
-		return exit
-	}
-	exit.Code = st.ExitCode()
-	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		exit.Signal = unix.SignalName(ws.Signal())
-		exit.Code = 128 + int(ws.Signal()) // as shells say it
-	}
-	return exit
-}
+// Coordinates implements runtime.Coordinated.
+func (s *session) Coordinates() map[string]string { return map[string]string{"dir": s.Dir()} }
 
 // command prepares the process. Limits are set by a shell that then becomes the
 // command, so that they hold from its first instruction.
@@ -176,11 +163,8 @@ func (s *session) command(path string, c runtime.Command, out io.Writer) *exec.C
 	}
 	cmd := &exec.Cmd{
 		Path: path, Args: args, Dir: s.opts.WorkDir,
-		Env: []string{
-			"PATH=" + searchPath, "HOME=" + s.opts.WorkDir, "TMPDIR=" + s.opts.WorkDir, "LANG=C.UTF-8",
-			// Which slot it is: commands side by side need ports and files of their own.
-			"BERTH_DEVICE=" + s.device.Driver + "/" + s.device.HardwareID,
-		},
+		// Which slot it is: commands side by side need ports and files of their own.
+		Env:    append(procs.MinimalEnv(s.opts.WorkDir), "BERTH_DEVICE="+s.device.Driver+"/"+s.device.HardwareID),
 		Stdout: out, Stderr: out,
 	}
 	for name, value := range c.Env {
@@ -260,22 +244,13 @@ func steering() []string {
 
 // lookUp finds an executable of the base name in the standard directories.
 func lookUp(name string) string {
-	for _, dir := range strings.Split(searchPath, ":") {
+	for _, dir := range strings.Split(procs.SearchPath, ":") {
 		path := filepath.Join(dir, name)
 		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
 			return path
 		}
 	}
 	return ""
-}
-
-// startFault says why a process did not start, without paths and arguments.
-func startFault(err error) string {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return errno.Error()
-	}
-	return "it could not be prepared"
 }
 
 // boundedWriter passes on at most left bytes and closes full at the first more.

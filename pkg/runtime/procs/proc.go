@@ -153,6 +153,38 @@ func (p *Proc) terminate(ctx context.Context, grace time.Duration) {
 // State says how the leader exited. Only after End returned without an error.
 func (p *Proc) State() *os.ProcessState { return p.cmd.ProcessState }
 
+// Exit is how the leader exited: its code, and the name of the signal that ended
+// it or "". A code of -1 is not known. Only after End returned without an error.
+func (p *Proc) Exit() (code int, signal string) {
+	st := p.State()
+	if st == nil {
+		return -1, ""
+	}
+	if ws, ok := st.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal()), unix.SignalName(ws.Signal()) // as shells say it
+	}
+	return st.ExitCode(), ""
+}
+
+// StartFault says why a process did not start, without paths and arguments.
+func StartFault(err error) string {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno.Error()
+	}
+	return "it could not be prepared"
+}
+
+// SearchPath is where commands named without a slash are looked for, and the
+// PATH they get: that of the host's user is none of a task's business.
+const SearchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// MinimalEnv is the environment that work begins with: nothing of this process's
+// own, which may hold secrets of the host.
+func MinimalEnv(home string) []string {
+	return []string{"PATH=" + SearchPath, "HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8"}
+}
+
 // childNice is how much lower than this process's the priority of what it
 // starts is: work that uses up the processor must not keep its host from
 // renewing leases.
