@@ -23,6 +23,8 @@ type AgentOptions struct {
 	Labels []string
 	// Loopback lets its browsers open pages of this machine.
 	Loopback bool
+	// PluginDir holds plugins that are programs; "" for none.
+	PluginDir string
 	// API is the index of the API process that it speaks to; Server the address
 	// of something in between, "" for none.
 	API    int
@@ -62,6 +64,7 @@ func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 		"BERTH_ADMIN_LISTEN":         "127.0.0.1:0", "BERTH_LOG_LEVEL": "debug",
 		"BERTH_PROCESS_SLOTS": strconv.Itoa(o.Processes), "BERTH_BROWSER_CONTEXTS": strconv.Itoa(o.Browsers),
 		"BERTH_LABELS": strings.Join(o.Labels, ","), "BERTH_ALLOW_LOOPBACK": strconv.FormatBool(o.Loopback),
+		"BERTH_PLUGIN_DIR": o.PluginDir,
 	}}
 	c.Agents = append(c.Agents, a)
 	a.Start(tb)

@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/berth-dev/berth/pkg/client"
+	"github.com/berth-dev/berth/test/harness"
+)
+
+// TestPluginsThatArePrograms: a host reports the plugins of its directory with
+// their schemas and what they require; once approved, tasks are held to that and
+// run by the programs, and what these say and leave is the task's.
+func TestPluginsThatArePrograms(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.Abs("../../examples/plugins")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := harness.NewCluster(t, harness.Options{})
+	agent := c.AddAgent(t, harness.AgentOptions{Name: "programs", Processes: 1, PluginDir: dir})
+	for _, name := range []string{"text.words", "files.checksum"} {
+		known, err := c.Client.GetPlugin(t.Context(), name)
+		if err != nil || len(known.Versions) != 1 {
+			t.Fatalf("%s was not reported: %+v, %v", name, known, err)
+		}
+		schema, err := json.Marshal(known.Versions[0].Schema)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v := known.Versions[0]; v.Requires != "driver=process" || !strings.Contains(string(schema), "additionalProperties") {
+			t.Errorf("%+v", v)
+		}
+		if _, err := c.Client.EnablePlugin(t.Context(), name, "1.0.0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const text = "the ship and the berth\n"
+	sum := sha256.Sum256([]byte(text))
+	digest := hex.EncodeToString(sum[:])
+	if u, err := c.Client.UploadInput(t.Context(), strings.NewReader(text), digest, int64(len(text)), nil); err != nil || !u.Stored {
+		t.Fatalf("%+v, %v", u, err)
+	}
+	spec := client.TaskSpec{
+		Plugin: "text.words", PluginVersion: "^1", Payload: json.RawMessage(`{"top": 1}`), Inputs: []client.InputUse{{Name: "x.txt", Digest: digest}},
+	}
+	refused := spec
+	refused.Payload = json.RawMessage(`{"top": "many"}`)
+	if _, err := c.Client.SubmitTask(t.Context(), refused, client.SubmitOptions{}); err == nil || !strings.Contains(err.Error(), "payload.top") {
+		t.Errorf("a payload against the plugin's schema: %v", err)
+	}
+	task := c.Submit(t, spec)
+	task = harness.Finished(t, c.Client, task.ID, 2*harness.Patience)
+	if task.State != client.TaskStateSucceeded || !strings.Contains(string(task.Result), `"the"`) {
+		t.Fatalf("the task is %s (%s), result %s: %+v", task.State, task.Reason, task.Result, harness.Attempts(t, c.Client, task.ID))
+	}
+	if words := harness.Artifact(t, c.Client, task.ID, 1, "words.json"); !strings.Contains(string(words), `"berth": 1`) {
+		t.Errorf("artifact %s", words)
+	}
+	agent.Stop(t)
+	c.Stop(t)
+}
