@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"path/filepath"
 	"strings"
@@ -28,11 +26,7 @@ func TestPluginsThatArePrograms(t *testing.T) {
 		if err != nil || len(known.Versions) != 1 {
 			t.Fatalf("%s was not reported: %+v, %v", name, known, err)
 		}
-		schema, err := json.Marshal(known.Versions[0].Schema)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v := known.Versions[0]; v.Requires != "driver=process" || !strings.Contains(string(schema), "additionalProperties") {
+		if v := known.Versions[0]; v.Requires != "driver=process" || !strings.Contains(string(v.Schema), "additionalProperties") {
 			t.Errorf("%+v", v)
 		}
 		if _, err := c.Client.EnablePlugin(t.Context(), name, "1.0.0"); err != nil {
@@ -40,9 +34,11 @@ func TestPluginsThatArePrograms(t *testing.T) {
 		}
 	}
 	const text = "the ship and the berth\n"
-	sum := sha256.Sum256([]byte(text))
-	digest := hex.EncodeToString(sum[:])
-	if u, err := c.Client.UploadInput(t.Context(), strings.NewReader(text), digest, int64(len(text)), nil); err != nil || !u.Stored {
+	digest, size, err := client.DigestOf(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u, err := c.Client.UploadInput(t.Context(), strings.NewReader(text), digest, size, nil); err != nil || !u.Stored {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	spec := client.TaskSpec{
