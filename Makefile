@@ -129,7 +129,7 @@ deps-chromium: ## Install Chromium, where missing
 deps-cc: ## Install a C compiler, where missing
 	@scripts/install-deps.sh cc
 deps-test:
-	@scripts/install-deps.sh cc postgres chromium
+	@scripts/install-deps.sh cc postgres chromium python3
 
 # Go knows best whether these are up to date.
 .PHONY: bin/with-postgres bin/gotest

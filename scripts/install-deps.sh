@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs what Berth needs beside Go, where it is missing, and says so first.
 #
-#   scripts/install-deps.sh [postgres] [chromium] [cc]
+#   scripts/install-deps.sh [postgres] [chromium] [cc] [python3]
 #
 # It installs on Debian and Ubuntu, as root or by `sudo -n`, and not where
 # BERTH_INSTALL=0. Everywhere else it names the package and the command.
@@ -57,8 +57,14 @@ have_cc() {
 		$cc -x c -o /dev/null - >/dev/null 2>&1
 }
 
+# Plugins see the standard directories alone.
+have_python3() {
+	PATH=/usr/local/bin:/usr/bin:/bin python3 -c '' 2>/dev/null
+}
+
 packages() {
 	case $1 in
+	python3) echo python3 ;;
 	postgres) echo postgresql ;;
 	chromium) echo chromium chromium-sandbox fonts-liberation ;;
 	cc) echo build-essential ;;
@@ -67,6 +73,7 @@ packages() {
 
 purpose() {
 	case $1 in
+	python3) echo "Python 3: an example of a plugin is written in it" ;;
 	postgres) echo "a PostgreSQL server: the tests start one of their own" ;;
 	chromium) echo "Chromium: browser devices run on it" ;;
 	cc) echo "a C compiler: the SQLite driver is compiled with it" ;;
@@ -141,12 +148,12 @@ provide() {
 	return 1
 }
 
-[ $# -gt 0 ] || set -- postgres chromium cc
+[ $# -gt 0 ] || set -- postgres chromium cc python3
 for want in "$@"; do
 	case $want in
-	postgres | chromium | cc) ;;
+	postgres | chromium | cc | python3) ;;
 	*)
-		say "usage: $0 [postgres] [chromium] [cc]"
+		say "usage: $0 [postgres] [chromium] [cc] [python3]"
 		exit 2
 		;;
 	esac

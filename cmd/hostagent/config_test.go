@@ -27,8 +27,8 @@ func TestEveryFaultIsNamedByItsVariable(t *testing.T) {
 }
 
 func TestMisspeltVariablesAreTold(t *testing.T) {
-	c, err := parse(nil, []string{"BERTH_SERVER=http://x", "BERTH_HOST_NAME=lab-1", "BERTH_SEVRER=http://y", "BERTH_DATABASE_URL=b.db"}, io.Discard)
-	if err != nil || !slices.Equal(c.unknown, []string{"BERTH_SEVRER"}) || c.Processes != 2 {
+	c, err := parse(nil, []string{"BERTH_SERVER=http://x", "BERTH_HOST_NAME=lab-1", "BERTH_SEVRER=http://y", "BERTH_DATABASE_URL=b.db", "BERTH_PLUGIN_DIR=/p"}, io.Discard)
+	if err != nil || !slices.Equal(c.unknown, []string{"BERTH_SEVRER"}) || c.Processes != 2 || c.PluginDir != "/p" {
 		t.Errorf("%v, %+v", err, c)
 	}
 }

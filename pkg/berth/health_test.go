@@ -208,6 +208,7 @@ func TestSignalOf(t *testing.T) {
 	// An outage or a restart of the agent is no fault of its devices.
 	for _, reason := range []string{
 		berth.ReasonFenced, berth.ReasonAgentStopped, berth.ReasonStartUnanswered, berth.ReasonDraining, berth.ReasonInputs, berth.ReasonInputLost, berth.ReasonJournal,
+		berth.ReasonPluginStart, berth.ReasonPluginKilled,
 	} {
 		if got, said := berth.SignalOf(berth.OutcomeInfraFailed, reason, berth.EndedByAgent, true); said {
 			t.Errorf("infra_failed (%s): %q", reason, got)

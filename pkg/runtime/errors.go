@@ -3,6 +3,8 @@ package runtime
 import (
 	"errors"
 	"fmt"
+
+	"github.com/berth-dev/berth/pkg/berth"
 )
 
 // The kinds of refusal and failure; test with errors.Is.
@@ -70,8 +72,8 @@ const (
 	CodeDiskFull        Code = "disk_full"
 	CodeBadResult       Code = "bad_result"
 	// Of plugins that are processes of their own; docs/plugins.md.
-	CodePluginStart       Code = "plugin_start_failed"
-	CodePluginKilled      Code = "plugin_killed"
+	CodePluginStart       Code = berth.ReasonPluginStart
+	CodePluginKilled      Code = berth.ReasonPluginKilled
 	CodePluginTimeout     Code = "plugin_timeout"
 	CodePluginOutput      Code = "bad_plugin_output"
 	CodePluginNoResult    Code = "no_result"

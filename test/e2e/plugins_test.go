@@ -11,26 +11,23 @@ import (
 )
 
 // TestPluginsThatArePrograms: a host reports the plugins of its directory with
-// their schemas and what they require; once approved, tasks are held to that and
-// run by the programs, and what these say and leave is the task's.
+// their schemas and what they require, tasks are held to that and run by the
+// programs, and what these say and leave is the task's.
 func TestPluginsThatArePrograms(t *testing.T) {
 	t.Parallel()
 	dir, err := filepath.Abs("../../examples/plugins")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := harness.NewCluster(t, harness.Options{})
+	c := harness.NewCluster(t, harness.Options{Env: map[string]string{"BERTH_APPROVE_PLUGINS": "true"}})
 	agent := c.AddAgent(t, harness.AgentOptions{Name: "programs", Processes: 1, PluginDir: dir})
 	for _, name := range []string{"text.words", "files.checksum"} {
 		known, err := c.Client.GetPlugin(t.Context(), name)
 		if err != nil || len(known.Versions) != 1 {
 			t.Fatalf("%s was not reported: %+v, %v", name, known, err)
 		}
-		if v := known.Versions[0]; v.Requires != "driver=process" || !strings.Contains(string(v.Schema), "additionalProperties") {
+		if v := known.Versions[0]; !v.Enabled || v.Requires != "driver=process" || !strings.Contains(string(v.Schema), "additionalProperties") {
 			t.Errorf("%+v", v)
-		}
-		if _, err := c.Client.EnablePlugin(t.Context(), name, "1.0.0"); err != nil {
-			t.Fatal(err)
 		}
 	}
 	const text = "the ship and the berth\n"
