@@ -75,7 +75,7 @@ func rules() []rule {
 			imports: []string{"github.com/adhocore/gronx"}, why: "cron expressions are read and matched in pkg/cron alone",
 		},
 		{
-			of:   []string{"pkg/cron"},
+			of:   []string{"pkg/cron", "pkg/schedule"},
 			deps: append(append([]string{"pkg/store", "std:net/http"}, http...), engines...), why: "when a schedule fires is a pure rule",
 		},
 		{

@@ -129,6 +129,12 @@ const (
 	AuditArtifactRead     AuditAction = "artifact.read"
 	AuditLogRead          AuditAction = "log.read"
 	AuditInputRead        AuditAction = "input.read"
+	AuditScheduleCreated  AuditAction = "schedule.created"
+	AuditScheduleChanged  AuditAction = "schedule.changed"
+	AuditScheduleDeleted  AuditAction = "schedule.deleted"
+	AuditSchedulePaused   AuditAction = "schedule.paused"
+	AuditScheduleResumed  AuditAction = "schedule.resumed"
+	AuditScheduleRun      AuditAction = "schedule.run" // by hand
 )
 
 // AuditActions lists the actions above and those of transitions.
@@ -146,7 +152,8 @@ func AuditActions() []AuditAction {
 		AuditAPIKeyRevoked, AuditKeyRotationAsked, AuditHostKeyOffered, AuditHostKeyRotated,
 		AuditHostRenamed, AuditResealed, AuditSecretCreated, AuditSecretChanged,
 		AuditSecretDeleted, AuditSecretDelivered, AuditArtifactRead, AuditLogRead,
-		AuditInputRead,
+		AuditInputRead, AuditScheduleCreated, AuditScheduleChanged, AuditScheduleDeleted,
+		AuditSchedulePaused, AuditScheduleResumed, AuditScheduleRun,
 	}
 	for _, e := range []Event{
 		EventAssigned, EventClaimed, EventCompleted, EventRetried, EventFailed, EventSubmitted, EventStarted, EventQueued, EventReleased,
@@ -167,7 +174,7 @@ type AuditEvent struct {
 	Actor  Actor
 	Action AuditAction
 	// Target names what was acted on: kind (task, host, device, pool, user,
-	// enrolment, plugin, signing_key) and id.
+	// enrolment, plugin, signing_key, schedule) and id.
 	TargetKind string
 	TargetID   string
 	// Transition's coordinates, for task.* actions.

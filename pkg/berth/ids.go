@@ -20,6 +20,8 @@ type (
 	UserID string
 	// APIKeyID names an API key (never the key itself).
 	APIKeyID string
+	// ScheduleID names a schedule. People use its name.
+	ScheduleID string
 	// EnrolmentID names an enrolment token (never the token itself).
 	EnrolmentID string
 )

@@ -62,7 +62,8 @@ type Actor struct {
 }
 
 // Credential names, never holds, what a caller proved itself with: "session:ID",
-// "key:ID" (an API key), "issuer:URL" or "host-key".
+// "key:ID" (an API key), "schedule:ID" (its owner's template), "issuer:URL" or
+// "host-key".
 type Credential string
 
 // Daemon is the actor of a lifecycle worker.

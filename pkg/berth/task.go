@@ -115,6 +115,8 @@ type NewTask struct {
 	Inputs []InputRef
 	// Secrets that the work is given, by name, each once, at most MaxTaskSecrets.
 	Secrets []string
+	// Schedule that the task is of; "": somebody submitted it.
+	Schedule ScheduleID
 }
 
 // Task is a task as it is read.
@@ -134,6 +136,7 @@ type Task struct {
 	Retry        RetryPolicy
 	Inputs       []InputRef
 	Secrets      []string
+	Schedule     ScheduleID // "": none; it may be deleted
 	// Budget is the number of tries allowed: Retry.MaxAttempts, raised by
 	// manual retries.
 	Budget int

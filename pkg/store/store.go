@@ -11,7 +11,7 @@
 //   - The database's clock decides; no caller passes the time. Opening an
 //     engine with [Options.Clock] replaces it, for tests and for SQLite.
 //   - Rules are asked of pkg/berth after the rows they judge are locked. Lock
-//     order: idempotency key, user, API key, input, class, queue/delayed token,
+//     order: schedule, idempotency key, user, API key, input, class, queue/delayed token,
 //     attempt, lease, task, device, host, then insert-only rows; many rows of a
 //     kind ascending by key.
 //   - Each transition writes its audit row in the same transaction and is
@@ -48,6 +48,7 @@ type Store interface {
 	Guesses
 	Sealed
 	Secrets
+	Schedules
 	Health
 	Hints
 	// Close ends the background work and the connections. It may be called

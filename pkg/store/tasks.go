@@ -111,6 +111,7 @@ type TaskFilter struct {
 	Tag        string
 	NamePrefix string
 	Submitter  string // principal id
+	Schedule   berth.ScheduleID
 	Device     berth.DeviceID
 	// SubmittedFrom (inclusive) and SubmittedTo (exclusive).
 	SubmittedFrom, SubmittedTo time.Time

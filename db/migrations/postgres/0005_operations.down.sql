@@ -24,5 +24,6 @@ DROP INDEX tasks_schedule;
 ALTER TABLE tasks
     DROP COLUMN schedule_id,
     DROP COLUMN cause_key;
+DROP TABLE schedule_inputs;
 DROP TABLE fires;
 DROP TABLE schedules;

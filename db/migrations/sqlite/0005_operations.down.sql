@@ -21,5 +21,6 @@ DROP INDEX tasks_cause;
 DROP INDEX tasks_schedule;
 ALTER TABLE tasks DROP COLUMN schedule_id;
 ALTER TABLE tasks DROP COLUMN cause_key;
+DROP TABLE schedule_inputs;
 DROP TABLE fires;
 DROP TABLE schedules;

@@ -20,12 +20,18 @@ CREATE TABLE schedules (
     note       TEXT NOT NULL DEFAULT '',
     owner_kind TEXT NOT NULL, -- whose the tasks are
     owner_id   TEXT NOT NULL,
-    next_fire_at INTEGER, -- null while paused
+    owner_roles TEXT NOT NULL, -- that the template was written with
+    -- The slot that is waited for, null while paused; look_at is when the next
+    -- look at it is worth while.
+    next_slot_at  INTEGER,
+    next_slot_key TEXT NOT NULL DEFAULT '',
+    waiting    INTEGER NOT NULL DEFAULT 0, -- it is due, and waits for a task's end
+    look_at    INTEGER,
     decided_to INTEGER NOT NULL, -- every slot up to here is decided
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX schedules_due ON schedules (next_fire_at) WHERE next_fire_at IS NOT NULL;
+CREATE INDEX schedules_due ON schedules (look_at) WHERE look_at IS NOT NULL;
 
 -- One row a slot that was decided, or a run of slots that were skipped together.
 CREATE TABLE fires (
@@ -39,10 +45,20 @@ CREATE TABLE fires (
     slots       INTEGER NOT NULL DEFAULT 1, -- how many, from slot_at to last_slot_at
     at_least    INTEGER NOT NULL DEFAULT 0, -- they were not counted to the end
     last_slot_at INTEGER NOT NULL,
+    open        INTEGER NOT NULL DEFAULT 0, -- its task was unfinished at the last look
     PRIMARY KEY (schedule_id, revision, slot_key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX fires_history ON fires (schedule_id, decided_at, slot_at);
+CREATE INDEX fires_history ON fires (schedule_id, decided_at, slot_key, revision);
+CREATE INDEX fires_open ON fires (schedule_id, slot_at) WHERE open;
 CREATE INDEX fires_age ON fires (decided_at);
+
+-- Inputs that templates name do not expire.
+CREATE TABLE schedule_inputs (
+    digest      TEXT NOT NULL,
+    schedule_id TEXT NOT NULL REFERENCES schedules (id) ON DELETE CASCADE,
+    PRIMARY KEY (digest, schedule_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedule_inputs_schedule ON schedule_inputs (schedule_id);
 
 -- An index whose predicate names a column that every finish changes would cost
 -- every finish its HOT update: schedule_id never changes, cause_key seldom.

@@ -61,6 +61,11 @@ func (t *tx) cancelWaiting(p store.TaskParams, k berth.Task) ([]berth.Transition
 	if _, err := t.takeToken(k); err != nil {
 		return nil, err
 	}
+	return t.cancelTaken(p, k)
+}
+
+// cancelTaken cancels a waiting task whose token was taken.
+func (t *tx) cancelTaken(p store.TaskParams, k berth.Task) ([]berth.Transition, error) {
 	if err := t.lockTasks([]berth.TaskID{k.ID}); err != nil {
 		return nil, err
 	}

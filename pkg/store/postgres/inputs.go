@@ -440,7 +440,8 @@ ORDER BY updated_at LIMIT $2 FOR UPDATE SKIP LOCKED`, now.Add(-berth.InputUpload
 // expireUnused locks inputs that seem unused, and judges them again in a later
 // statement: a submit that held one meanwhile has named it.
 func (t *tx) expireUnused(actor berth.Actor, now time.Time, limit int) ([]string, error) {
-	const unused = `i.last_used_at < $1 AND NOT EXISTS (SELECT 1 FROM task_inputs n WHERE n.digest = i.digest)`
+	const unused = `i.last_used_at < $1 AND NOT EXISTS (SELECT 1 FROM task_inputs n WHERE n.digest = i.digest)
+        AND NOT EXISTS (SELECT 1 FROM schedule_inputs n WHERE n.digest = i.digest)`
 	before := now.Add(-berth.InputUnusedFor)
 	locked, err := collect(t, column[[]byte], `
 SELECT i.digest FROM inputs i WHERE `+unused+` ORDER BY i.last_used_at LIMIT $2 FOR UPDATE SKIP LOCKED`, before, limit)

@@ -71,7 +71,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	var sql strings.Builder
 	sql.WriteString("ALTER TABLE audit_events DISABLE TRIGGER USER;")
 	for _, table := range []string{
-		"login_failures", "used_assertions", "secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
+		"schedule_inputs", "fires", "schedules", "login_failures", "used_assertions", "secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
 		"task_inputs", "input_owners", "inputs", "input_parts", "input_uploads",
 		"delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
 	} {

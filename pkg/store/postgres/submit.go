@@ -170,7 +170,7 @@ func submitted(n berth.NewTask, p store.SubmitParams, pool poolRow) berth.Task {
 		Priority: n.Priority, NotBefore: instantOf(n.NotBefore), RunTimeout: n.RunTimeout.Truncate(time.Microsecond),
 		QueueTimeout: n.QueueTimeout.Truncate(time.Microsecond), Retry: n.Retry, Budget: n.Retry.MaxAttempts, Submitter: p.Actor.Principal,
 		CorrelationID: p.CorrelationID, TraceParent: p.TraceParent, SubmittedAt: pool.now, State: berth.StateQueued,
-		Secrets: berth.SortedSecrets(n.Secrets),
+		Secrets: berth.SortedSecrets(n.Secrets), Schedule: n.Schedule,
 	}
 	if n.Payload.IsZero() {
 		k.Payload = redact.NewBytes([]byte("{}"))
@@ -276,15 +276,15 @@ func (t *tx) insertTasks(tasks []berth.Task, tokens []token) error {
 	_, err := t.exec(`
 INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
                    retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
-                   submitted_at, submitter_kind, submitter_id, correlation_id, trace_parent, inputs, secrets)
+                   submitted_at, submitter_kind, submitter_id, correlation_id, trace_parent, inputs, secrets, schedule_id)
 SELECT e.id, e.pool, e.class, e.rank, e.name, e.tags::text[], e.payload::json, e.priority, e.not_before, e.run, e.queueing,
        e.retry_on::text[], e.initial, e.factor, e.most, e.jitter, e.unsafe, e.tries, e.tries,
-       e.at, $19, $20, $21, $22, e.inputs::json, e.secrets::text[]
+       e.at, $19, $20, $21, $22, e.inputs::json, e.secrets::text[], e.schedule
 FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[], $5::text[], $6::text[], $7::text[], $8::smallint[],
             $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[], $14::double precision[], $15::bigint[],
-            $16::double precision[], $17::boolean[], $18::integer[], $23::timestamptz[], $24::text[], $25::text[])
+            $16::double precision[], $17::boolean[], $18::integer[], $23::timestamptz[], $24::text[], $25::text[], $26::uuid[])
     AS e (id, pool, class, rank, name, tags, payload, priority, not_before, run, queueing, retry_on, initial, factor, most, jitter,
-          unsafe, tries, at, inputs, secrets)`, taskParameters(tasks, tokens)...)
+          unsafe, tries, at, inputs, secrets, schedule)`, taskParameters(tasks, tokens)...)
 	return err
 }
 
@@ -314,5 +314,6 @@ func taskParameters(tasks []berth.Task, tokens []token) []any {
 		mapped(tasks, func(t k) time.Time { return t.SubmittedAt }),
 		mapped(tasks, func(t k) string { return inputsJSON(t.Inputs) }),
 		mapped(tasks, func(t k) string { return arrayLiteral(t.Secrets) }),
+		mapped(tasks, func(t k) pgtype.UUID { return uid(t.Schedule) }),
 	}
 }

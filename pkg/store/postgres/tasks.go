@@ -22,7 +22,7 @@ SELECT t.id, t.pool_id, p.name, t.class_id, t.name, t.tags, c.selector, c.plugin
        t.backoff_factor, t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.budget, n.tries, n.attempts,
        t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
        COALESCE(t.final_state, a.state, w.kind, ''), w.due_at, w.give_up_at, a.cancel_requested_at IS NOT NULL,
-       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, %s, t.inputs, t.secrets`
+       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, %s, t.inputs, t.secrets, t.schedule_id`
 
 const taskJoins = `
 JOIN pools p ON p.id = t.pool_id
@@ -56,7 +56,7 @@ func scanTask(row pgx.CollectableRow) (k berth.Task, err error) {
 		&k.Submitter.Kind, &k.Submitter.ID, &k.CorrelationID, &k.TraceParent, &k.SubmittedAt,
 		&k.State, instant(&k.DueAt), instant(&k.GiveUpAt), &k.CancelRequested,
 		nullable(&k.Attempt), nullable(&k.Device), nullable(&k.Host), instant(&k.FinishedAt), nullable(&k.FinalReason), &result, &inputs,
-		&secrets)
+		&secrets, nullable(&k.Schedule))
 	if err == nil {
 		k.Inputs, err = inputRefs(inputs)
 	}
@@ -157,6 +157,9 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 	}
 	if f.Submitter != "" {
 		and("t.submitter_id = %s", f.Submitter)
+	}
+	if f.Schedule != "" {
+		and("t.schedule_id = %s", uid(f.Schedule))
 	}
 	if f.Device != "" {
 		and("EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.device_id = %s)", uid(f.Device))

@@ -357,6 +357,7 @@ func expireUnused(t *tx, actor berth.Actor, limit int) ([]string, error) {
 		return u, r.Scan(&u.digest, &u.upload, &u.size)
 	}, `SELECT i.digest, i.upload_id, i.size FROM inputs i
 		WHERE i.last_used_at < ?1 AND NOT EXISTS (SELECT 1 FROM task_inputs n WHERE n.digest = i.digest)
+			AND NOT EXISTS (SELECT 1 FROM schedule_inputs n WHERE n.digest = i.digest)
 		ORDER BY i.last_used_at LIMIT ?2`, micros(t.now.Add(-berth.InputUnusedFor)), limit)
 	if err != nil {
 		return nil, err

@@ -24,21 +24,8 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 			res.Tasks, err = loadTasks(t, stored)
 			return err
 		}
-		inputs, err := bindInputs(t, p.Scope, p.Tasks)
-		if err != nil {
+		if res.Transitions, err = submit(t, p); err != nil {
 			return err
-		}
-		if err := checkSecrets(t, p); err != nil {
-			return err
-		}
-		sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
-		for i, n := range p.Tasks {
-			n.Inputs = inputs[i]
-			tr, err := sub.add(t, p, n)
-			if err != nil {
-				return err
-			}
-			res.Transitions = append(res.Transitions, tr)
 		}
 		res.Tasks, err = loadTasks(t, idsOf(p.Tasks))
 		return err
@@ -47,6 +34,27 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 		return store.SubmitResult{}, err
 	}
 	return res, nil
+}
+
+// submit stores tasks. What it refuses it refuses before it writes.
+func submit(t *tx, p store.SubmitParams) (trs []berth.Transition, err error) {
+	inputs, err := bindInputs(t, p.Scope, p.Tasks)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSecrets(t, p); err != nil {
+		return nil, err
+	}
+	sub := &submission{pools: map[berth.PoolID]time.Duration{}, classes: map[string]berth.ClassID{}}
+	for i, n := range p.Tasks {
+		n.Inputs = inputs[i]
+		tr, err := sub.add(t, p, n)
+		if err != nil {
+			return nil, err
+		}
+		trs = append(trs, tr)
+	}
+	return trs, nil
 }
 
 // SubmittedTasks implements store.Tasks.
@@ -193,11 +201,11 @@ func (s *submission) add(t *tx, p store.SubmitParams, n berth.NewTask) (berth.Tr
 func insertTask(t *tx, p store.SubmitParams, n berth.NewTask, k token) error {
 	return t.execOne(`INSERT INTO tasks (id, pool_id, class_id, rank, name, tags, payload, priority, not_before, run_timeout_us, queue_timeout_us,
 		retry_on, backoff_initial_us, backoff_factor, backoff_max_us, backoff_jitter, retry_unsafe, max_attempts, budget,
-		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at, inputs, secrets)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25)`,
+		submitter_kind, submitter_id, correlation_id, trace_parent, submitted_at, inputs, secrets, schedule_id)
+		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?18, ?19, ?20, ?21, ?22, ?23, ?24, ?25, ?26)`,
 		n.ID, n.Pool, k.class, k.rank, n.Name, list(n.Tags), string(n.Payload.Reveal()), n.Priority, micros(n.NotBefore),
 		n.RunTimeout.Microseconds(), n.QueueTimeout.Microseconds(),
 		list(n.Retry.On), n.Retry.Initial.Microseconds(), n.Retry.Factor, n.Retry.Max.Microseconds(), n.Retry.Jitter, n.Retry.RetryUnsafe,
 		n.Retry.MaxAttempts, p.Actor.Kind, p.Actor.ID, p.CorrelationID, p.TraceParent, micros(t.now), list(n.Inputs),
-		list(berth.SortedSecrets(n.Secrets)))
+		list(berth.SortedSecrets(n.Secrets)), null(n.Schedule))
 }

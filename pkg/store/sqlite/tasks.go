@@ -30,7 +30,7 @@ func taskSelect(payload, result string) string {
 	(SELECT count(*) FROM attempts n WHERE n.task_id = t.id),
 	t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
 	` + taskState + ` AS state, d.due_at, coalesce(q.give_up_at, d.give_up_at), a.cancel_requested_at, a.id, a.device_id, a.host_id,
-	t.finished_at, t.final_reason, ` + result + `, t.inputs, t.secrets
+	t.finished_at, t.final_reason, ` + result + `, t.inputs, t.secrets, t.schedule_id
 	FROM tasks t
 	JOIN pools p ON p.id = t.pool_id
 	JOIN task_classes c ON c.id = t.class_id
@@ -48,7 +48,7 @@ func scanTask(r row) (task berth.Task, err error) {
 		&task.Retry.Jitter, &task.Retry.RetryUnsafe, &task.Budget, &task.Tries, &task.Attempts,
 		&task.Submitter.Kind, &task.Submitter.ID, &task.CorrelationID, &task.TraceParent, at(&task.SubmittedAt),
 		&task.State, at(&task.DueAt), at(&task.GiveUpAt), at(&cancelAt), opt(&task.Attempt), opt(&task.Device), opt(&task.Host),
-		at(&task.FinishedAt), opt(&task.FinalReason), hidden(&task.Result), fromJSON(&task.Inputs), fromJSON(&task.Secrets))
+		at(&task.FinishedAt), opt(&task.FinalReason), hidden(&task.Result), fromJSON(&task.Inputs), fromJSON(&task.Secrets), opt(&task.Schedule))
 	if len(task.Inputs) == 0 {
 		task.Inputs = nil
 	}
@@ -156,6 +156,9 @@ func taskConditions(scope berth.Scope, f store.TaskFilter, after string) *condit
 	}
 	if f.Submitter != "" {
 		c.add("t.submitter_id = $", f.Submitter)
+	}
+	if f.Schedule != "" {
+		c.add("t.schedule_id = $", f.Schedule)
 	}
 	if f.Device != "" {
 		c.add("EXISTS (SELECT 1 FROM attempts x WHERE x.task_id = t.id AND x.device_id = $)", f.Device)

@@ -113,7 +113,7 @@ func (w *world) brokenOff(op operation, call func(context.Context, store.Store) 
 type callFunc = func(ctx context.Context, s store.Store) error
 
 func operations() []operation {
-	return slices.Concat(taskOperations(), agentOperations(), manyOperations(), otherOperations(), inputOperations(), operatorOperations(), guardOperations(), secretOperations(),
+	return slices.Concat(taskOperations(), agentOperations(), manyOperations(), otherOperations(), inputOperations(), operatorOperations(), guardOperations(), secretOperations(), scheduleOperations(),
 		accountOperations(), fleetOperations())
 }
 

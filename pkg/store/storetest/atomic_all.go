@@ -14,7 +14,7 @@ var readers = []string{
 	"GetTask", "ListTasks", "SubmittedTasks", "ListAttempts", "ListArtifacts", "GetArtifact", "ReadLog", "PlacementFacts",
 	"CheckUpload", "AttemptInput", "HostKeys", "SchedulablePools", "LastAmnesty", "UnknownBlobs",
 	"GetPool", "ListPools", "GetDevice", "ListDevices", "GetHost", "ListHosts", "ListEnrolments", "ListPlugins", "PluginVersions",
-	"OpenInput", "GetInput", "ListInputs", "InputParts", "GetSecret", "ListSecrets", "SealedValues",
+	"OpenInput", "GetInput", "ListInputs", "InputParts", "GetSecret", "ListSecrets", "GetSchedule", "ListSchedules", "ListFires", "SealedValues",
 	"UserByName", "UserByID", "SessionUser", "ListUsers", "ListAPIKeys", "SigningKeys", "ListAudit", "SearchAudit",
 	"Ping", "SchemaVersion", "Now", "Subscribe", "Close",
 }

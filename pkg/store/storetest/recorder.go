@@ -179,3 +179,47 @@ func (r *recorder) RegisterPlugins(ctx context.Context, actor berth.Actor, plugi
 	r.journal.note(actor, nil, err)
 	return err
 }
+
+// ofSchedule notes transitions that the owner of a schedule is the actor of.
+func (r *recorder) ofSchedule(ctx context.Context, caller berth.Actor, trs []berth.Transition, err error) {
+	for _, tr := range trs {
+		task, lost := r.Store.GetTask(context.WithoutCancel(ctx), berth.Scope{All: true}, tr.Task)
+		if lost != nil {
+			err = lost
+			break
+		}
+		r.journal.add(berth.Schedule{ID: task.Schedule, Owner: task.Submitter}.OwnerActor(caller.RequestID), []berth.Transition{tr}, nil)
+	}
+	r.journal.add(caller, nil, err)
+}
+
+func (r *recorder) CreateSchedule(ctx context.Context, p store.CreateScheduleParams) (berth.Schedule, error) {
+	s, err := r.Store.CreateSchedule(ctx, p)
+	r.journal.note(p.Actor, nil, err)
+	return s, err
+}
+
+func (r *recorder) EditSchedule(ctx context.Context, p store.EditScheduleParams) (berth.Schedule, []berth.Transition, error) {
+	s, trs, err := r.Store.EditSchedule(ctx, p)
+	r.ofSchedule(ctx, p.Actor, trs, err)
+	return s, trs, err
+}
+
+func (r *recorder) PauseSchedule(ctx context.Context, actor berth.Actor, name string, fresh func() berth.TaskID) (berth.Schedule, []berth.Transition, error) {
+	s, trs, err := r.Store.PauseSchedule(ctx, actor, name, fresh)
+	r.ofSchedule(ctx, actor, trs, err)
+	return s, trs, err
+}
+
+func (r *recorder) RunSchedule(ctx context.Context, p store.RunScheduleParams) (store.RunScheduleResult, error) {
+	res, err := r.Store.RunSchedule(ctx, p)
+	r.ofSchedule(ctx, p.Actor, res.Transitions, err)
+	return res, err
+}
+
+// FireDue may get some schedules through before it fails on another.
+func (r *recorder) FireDue(ctx context.Context, p store.FireDueParams) (store.FireDueResult, error) {
+	res, err := r.Store.FireDue(ctx, p)
+	r.ofSchedule(ctx, p.Actor, res.Transitions, err)
+	return res, err
+}

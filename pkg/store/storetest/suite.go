@@ -32,6 +32,7 @@ func Run(t *testing.T, h Harness) {
 		{"Upload", uploadChecks()},
 		{"Input", inputChecks()},
 		{"Secret", secretChecks()},
+		{"Schedule", scheduleChecks()},
 		{"Placement", placementChecks()},
 		{"Promote", promoteChecks()},
 		{"GiveUp", giveUpChecks()},
