@@ -194,6 +194,7 @@ func newTaskListCommand(c *cli) *cobra.Command {
 	flags.StringVar(&p.NamePrefix, "name-prefix", "", "whose name begins so")
 	flags.StringVar(&p.Submitter, "submitter", "", "submitted by this user (id)")
 	flags.StringVar(&p.Device, "device", "", "tried on this device (id)")
+	flags.StringVar(&p.Cause, "cause", "", "dead letters of this cause (berth dead-letter list)")
 	flags.StringVar(&from, "since", "", "submitted since: RFC 3339, or a duration ago such as 1h")
 	flags.StringVar(&to, "until", "", "submitted before: RFC 3339, or a duration ago")
 	flags.IntVar(&limit, "limit", 50, "at most this many; 0 for all")

@@ -165,6 +165,8 @@ type Task struct {
 	FinishedAt time.Time
 	// FinalReason is a code: why the task is dead_letter or cancelled.
 	FinalReason string
+	// Cause of a dead letter; "" in every other state.
+	Cause CauseKey
 	// Result is what the successful attempt returned: content.
 	Result redact.Bytes
 }

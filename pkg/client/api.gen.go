@@ -527,6 +527,45 @@ type AuditList struct {
 	NextPageToken string       `json:"next_page_token,omitempty,omitzero"`
 }
 
+// CauseKey 32 lower-case hex digits.
+type CauseKey = string
+
+// DeadLetterList defines model for DeadLetterList.
+type DeadLetterList struct {
+	DeadLetters   []DeadLetters `json:"dead_letters"`
+	NextPageToken string        `json:"next_page_token,omitempty,omitzero"`
+}
+
+// DeadLetters defines model for DeadLetters.
+type DeadLetters struct {
+	// Cause 32 lower-case hex digits.
+	Cause CauseKey `json:"cause"`
+
+	// Count How many; counted up to 1000.
+	Count int `json:"count"`
+
+	// Message With placeholders for what differs from task to task.
+	Message string `json:"message"`
+
+	// More There are more than `count`.
+	More bool `json:"more"`
+
+	// NewestAt When that was dead-lettered.
+	NewestAt time.Time `json:"newest_at"`
+
+	// NewestTaskID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	NewestTaskID ID `json:"newest_task_id"`
+
+	// Plugin Empty for dead letters from before causes were kept.
+	Plugin string `json:"plugin"`
+	Reason string `json:"reason"`
+
+	// Since When this cause was first met.
+	Since time.Time `json:"since,omitempty,omitzero"`
+}
+
 // Device Its state has four axes - present, health, admin, occupancy.
 type Device struct {
 	// Admin What operators decided.
@@ -1167,8 +1206,11 @@ type Task struct {
 	Attempts int `json:"attempts"`
 
 	// CancelRequested The running attempt was asked to stop.
-	CancelRequested bool   `json:"cancel_requested"`
-	CorrelationID   string `json:"correlation_id"`
+	CancelRequested bool `json:"cancel_requested"`
+
+	// Cause Of a dead letter: what it has in common with others (`GET /dead-letters`).
+	Cause         CauseKey `json:"cause,omitempty,omitzero"`
+	CorrelationID string   `json:"correlation_id"`
 
 	// DeviceID The device it holds.
 	//
@@ -1528,6 +1570,14 @@ type ListAuditParams struct {
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
 }
 
+// ListDeadLettersParams defines parameters for ListDeadLetters.
+type ListDeadLettersParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
 // ListDevicesParams defines parameters for ListDevices.
 type ListDevicesParams struct {
 	// Pool Name of the pool.
@@ -1635,6 +1685,9 @@ type ListTasksParams struct {
 
 	// Device Id of a device that the task was tried on.
 	Device ID `form:"device,omitempty" json:"device,omitempty,omitzero"`
+
+	// Cause Dead letters of this cause (`GET /dead-letters`).
+	Cause CauseKey `form:"cause,omitempty" json:"cause,omitempty,omitzero"`
 
 	// SubmittedFrom At or after this time.
 	SubmittedFrom time.Time `form:"submitted_from,omitempty" json:"submitted_from,omitempty,omitzero"`
@@ -1992,6 +2045,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /auth/refresh (the `Refresh` operationId).
 	Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListDeadLetters List dead letters by what they have in common
+	//
+	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+	//
+	// Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
+	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListDevices List devices
 	//
@@ -2808,6 +2868,23 @@ func (c *RawClient) RefreshWithBody(ctx context.Context, contentType string, bod
 // Corresponds with POST /auth/refresh (the `Refresh` operationId).
 func (c *RawClient) Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRefreshRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListDeadLetters List dead letters by what they have in common
+//
+// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+//
+// Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
+func (c *RawClient) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListDeadLettersRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -4634,6 +4711,64 @@ func NewRefreshRequestWithBody(server string, contentType string, body io.Reader
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListDeadLettersRequest constructs an http.Request for the ListDeadLetters method
+func NewListDeadLettersRequest(server string, params *ListDeadLettersParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/dead-letters")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -6523,6 +6658,14 @@ func NewListTasksRequest(server string, params *ListTasksParams) (*http.Request,
 			}
 		}
 
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cause", params.Cause, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "submitted_from", params.SubmittedFrom, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 			return nil, err
 		} else {
@@ -7670,6 +7813,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /auth/refresh (the `Refresh` operationId).
 	RefreshWithResponse(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*RefreshResponse, error)
 
+	// ListDeadLettersWithResponse List dead letters by what they have in common
+	//
+	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
+	ListDeadLettersWithResponse(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*ListDeadLettersResponse, error)
+
 	// ListDevicesWithResponse List devices
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -8757,6 +8909,54 @@ func (r RefreshResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RefreshResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListDeadLettersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DeadLetterList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListDeadLettersResponse) GetJSON200() *DeadLetterList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListDeadLettersResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListDeadLettersResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListDeadLettersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListDeadLettersResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListDeadLettersResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -11824,6 +12024,21 @@ func (c *ClientWithResponses) RefreshWithResponse(ctx context.Context, body Refr
 	return ParseRefreshResponse(rsp)
 }
 
+// ListDeadLettersWithResponse List dead letters by what they have in common
+//
+// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
+func (c *ClientWithResponses) ListDeadLettersWithResponse(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*ListDeadLettersResponse, error) {
+	rsp, err := c.ListDeadLetters(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListDeadLettersResponse(rsp)
+}
+
 // ListDevicesWithResponse List devices
 //
 // Returns a wrapper object for the known response body format(s).
@@ -13220,6 +13435,39 @@ func ParseRefreshResponse(rsp *http.Response) (*RefreshResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Tokens
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListDeadLettersResponse parses an HTTP response from a ListDeadLettersWithResponse call
+func ParseListDeadLettersResponse(rsp *http.Response) (*ListDeadLettersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListDeadLettersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DeadLetterList
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

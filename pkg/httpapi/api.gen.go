@@ -527,6 +527,45 @@ type AuditList struct {
 	NextPageToken string       `json:"next_page_token,omitempty,omitzero"`
 }
 
+// CauseKey 32 lower-case hex digits.
+type CauseKey = string
+
+// DeadLetterList defines model for DeadLetterList.
+type DeadLetterList struct {
+	DeadLetters   []DeadLetters `json:"dead_letters"`
+	NextPageToken string        `json:"next_page_token,omitempty,omitzero"`
+}
+
+// DeadLetters defines model for DeadLetters.
+type DeadLetters struct {
+	// Cause 32 lower-case hex digits.
+	Cause CauseKey `json:"cause"`
+
+	// Count How many; counted up to 1000.
+	Count int `json:"count"`
+
+	// Message With placeholders for what differs from task to task.
+	Message string `json:"message"`
+
+	// More There are more than `count`.
+	More bool `json:"more"`
+
+	// NewestAt When that was dead-lettered.
+	NewestAt time.Time `json:"newest_at"`
+
+	// NewestTaskID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	NewestTaskID ID `json:"newest_task_id"`
+
+	// Plugin Empty for dead letters from before causes were kept.
+	Plugin string `json:"plugin"`
+	Reason string `json:"reason"`
+
+	// Since When this cause was first met.
+	Since time.Time `json:"since,omitempty,omitzero"`
+}
+
 // Device Its state has four axes - present, health, admin, occupancy.
 type Device struct {
 	// Admin What operators decided.
@@ -1167,8 +1206,11 @@ type Task struct {
 	Attempts int `json:"attempts"`
 
 	// CancelRequested The running attempt was asked to stop.
-	CancelRequested bool   `json:"cancel_requested"`
-	CorrelationID   string `json:"correlation_id"`
+	CancelRequested bool `json:"cancel_requested"`
+
+	// Cause Of a dead letter: what it has in common with others (`GET /dead-letters`).
+	Cause         CauseKey `json:"cause,omitempty,omitzero"`
+	CorrelationID string   `json:"correlation_id"`
 
 	// DeviceID The device it holds.
 	//
@@ -1528,6 +1570,14 @@ type ListAuditParams struct {
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
 }
 
+// ListDeadLettersParams defines parameters for ListDeadLetters.
+type ListDeadLettersParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
 // ListDevicesParams defines parameters for ListDevices.
 type ListDevicesParams struct {
 	// Pool Name of the pool.
@@ -1635,6 +1685,9 @@ type ListTasksParams struct {
 
 	// Device Id of a device that the task was tried on.
 	Device ID `form:"device,omitempty" json:"device,omitempty,omitzero"`
+
+	// Cause Dead letters of this cause (`GET /dead-letters`).
+	Cause CauseKey `form:"cause,omitempty" json:"cause,omitempty,omitzero"`
 
 	// SubmittedFrom At or after this time.
 	SubmittedFrom time.Time `form:"submitted_from,omitempty" json:"submitted_from,omitempty,omitzero"`
@@ -1830,6 +1883,9 @@ type ServerInterface interface {
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx echo.Context) error
+	// ListDeadLetters List dead letters by what they have in common
+	// (GET /dead-letters)
+	ListDeadLetters(ctx echo.Context, params ListDeadLettersParams) error
 	// ListDevices List devices
 	// (GET /devices)
 	ListDevices(ctx echo.Context, params ListDevicesParams) error
@@ -2230,6 +2286,31 @@ func (w *ServerInterfaceWrapper) Refresh(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Refresh(ctx)
+	return err
+}
+
+// ListDeadLetters converts echo context to params.
+func (w *ServerInterfaceWrapper) ListDeadLetters(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListDeadLettersParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListDeadLetters(ctx, params)
 	return err
 }
 
@@ -3099,6 +3180,13 @@ func (w *ServerInterfaceWrapper) ListTasks(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter device: %s", err))
 	}
 
+	// ------------- Optional query parameter "cause" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cause", ctx.QueryParams(), &params.Cause, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cause: %s", err))
+	}
+
 	// ------------- Optional query parameter "submitted_from" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "submitted_from", ctx.QueryParams(), &params.SubmittedFrom, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
@@ -3704,6 +3792,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/pools/:name/resume", wrapper.ResumePool, options.OperationMiddlewares["resumePool"]...)
 	router.GET(options.BaseURL+"/tasks", wrapper.ListTasks, options.OperationMiddlewares["listTasks"]...)
 	router.POST(options.BaseURL+"/tasks", wrapper.SubmitTask, options.OperationMiddlewares["submitTask"]...)
+	router.GET(options.BaseURL+"/dead-letters", wrapper.ListDeadLetters, options.OperationMiddlewares["listDeadLetters"]...)
 	router.POST(options.BaseURL+"/tasks/batch", wrapper.SubmitTasks, options.OperationMiddlewares["submitTasks"]...)
 	router.GET(options.BaseURL+"/tasks/:id", wrapper.GetTask, options.OperationMiddlewares["getTask"]...)
 	router.PATCH(options.BaseURL+"/tasks/:id", wrapper.ChangeTask, options.OperationMiddlewares["changeTask"]...)
@@ -4125,6 +4214,45 @@ type RefreshdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response RefreshdefaultApplicationProblemPlusJSONResponse) VisitRefreshResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListDeadLettersRequestObject struct {
+	Params ListDeadLettersParams
+}
+
+type ListDeadLettersResponseObject interface {
+	VisitListDeadLettersResponse(w http.ResponseWriter) error
+}
+
+type ListDeadLetters200JSONResponse DeadLetterList
+
+func (response ListDeadLetters200JSONResponse) VisitListDeadLettersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListDeadLettersdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListDeadLettersdefaultApplicationProblemPlusJSONResponse) VisitListDeadLettersResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -6562,6 +6690,9 @@ type StrictServerInterface interface {
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx context.Context, request RefreshRequestObject) (RefreshResponseObject, error)
+	// ListDeadLetters List dead letters by what they have in common
+	// (GET /dead-letters)
+	ListDeadLetters(ctx context.Context, request ListDeadLettersRequestObject) (ListDeadLettersResponseObject, error)
 	// ListDevices List devices
 	// (GET /devices)
 	ListDevices(ctx context.Context, request ListDevicesRequestObject) (ListDevicesResponseObject, error)
@@ -7100,6 +7231,31 @@ func (sh *strictHandler) Refresh(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(RefreshResponseObject); ok {
 		return validResponse.VisitRefreshResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListDeadLetters operation middleware
+func (sh *strictHandler) ListDeadLetters(ctx echo.Context, params ListDeadLettersParams) error {
+	var request ListDeadLettersRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListDeadLetters(ctx.Request().Context(), request.(ListDeadLettersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListDeadLetters")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListDeadLettersResponseObject); ok {
+		return validResponse.VisitListDeadLettersResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -18,7 +18,7 @@ func (s *Server) ListTasks(ctx context.Context, in ListTasksRequestObject) (List
 		return nil, err
 	}
 	filter := store.TaskFilter{
-		Plugin: p.Plugin, Tag: p.Tag, NamePrefix: p.NamePrefix, Submitter: p.Submitter, Device: berth.DeviceID(p.Device),
+		Plugin: p.Plugin, Tag: p.Tag, NamePrefix: p.NamePrefix, Submitter: p.Submitter, Device: berth.DeviceID(p.Device), Cause: berth.CauseKey(p.Cause),
 		SubmittedFrom: utc(p.SubmittedFrom), SubmittedTo: utc(p.SubmittedTo),
 	}
 	for _, state := range p.State {
@@ -117,7 +117,7 @@ func taskOf(t berth.Task) Task {
 		Retry: retryOf(t.Retry), Inputs: taskInputs(t.Inputs), Secrets: t.Secrets, Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
 		Submitter: submitterOf(t.Submitter), CorrelationID: t.CorrelationID, SubmittedAt: t.SubmittedAt.UTC(),
 		DueAt: utc(t.DueAt), GiveUpAt: utc(t.GiveUpAt), AttemptID: string(t.Attempt), DeviceID: string(t.Device), HostID: string(t.Host),
-		FinishedAt: utc(t.FinishedAt), Reason: t.FinalReason, Result: raw(t.Result.Reveal()),
+		FinishedAt: utc(t.FinishedAt), Reason: t.FinalReason, Cause: string(t.Cause), Result: raw(t.Result.Reveal()),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/berth-dev/berth/pkg/berth"
 )
 
 // TestOperationsUpgradeKeepsEverything: a populated 0004 becomes 0005 and back,
@@ -28,7 +30,10 @@ func TestOperationsUpgradeKeepsEverything(t *testing.T) {
 				t.Errorf("the upgrade changed:\n%s", diff)
 			}
 			for query, want := range map[string]string{
-				`SELECT CAST(count(*) AS text) FROM tasks WHERE schedule_id IS NULL AND cause_key IS NULL`:                                                    "12",
+				`SELECT CAST(count(*) AS text) FROM tasks WHERE schedule_id IS NULL`:                                                                          "12",
+				`SELECT CAST(count(*) AS text) FROM tasks WHERE cause_key = '` + string(berth.UnknownCause) + `' AND final_state = 'dead_letter'`:             "1",
+				`SELECT CAST(count(*) AS text) FROM tasks WHERE (cause_key IS NULL) = (COALESCE(final_state, '') = 'dead_letter')`:                            "0",
+				`SELECT CAST(count(*) AS text) FROM causes WHERE cause_key = '` + string(berth.UnknownCause) + `'`:                                            "1",
 				`SELECT CAST(count(*) AS text) FROM hosts WHERE drain_deadline IS NULL AND note = ''`:                                                         "2",
 				`SELECT CAST(count(*) AS text) FROM devices WHERE maintenance_until IS NOT NULL`:                                                              "0",
 				`SELECT CAST(count(*) AS text) FROM plugins WHERE revision <> 1 OR CAST(defaults AS text) <> '{}' OR CAST(result_schema AS text) IS NOT NULL`: "0",

@@ -12,7 +12,7 @@
 //     engine with [Options.Clock] replaces it, for tests and for SQLite.
 //   - Rules are asked of pkg/berth after the rows they judge are locked. Lock
 //     order: schedule, idempotency key, user, API key, input, class, queue/delayed token,
-//     attempt, lease, task, device, host, then insert-only rows; many rows of a
+//     attempt, lease, task, cause, device, host, then insert-only rows; many rows of a
 //     kind ascending by key.
 //   - Each transition writes its audit row in the same transaction and is
 //     returned, so that the caller can log it.

@@ -60,6 +60,11 @@ type Tasks interface {
 	// returns the task as it is now, without transitions.
 	RetryTask(ctx context.Context, p RetryParams) (berth.Task, []berth.Transition, error)
 
+	// ListDeadLetters returns the dead letters by cause, ascending by its key, which
+	// is the cursor. Each page reads a bounded number of rows, however many there
+	// are: of each cause at most DeadLettersCounted are counted.
+	ListDeadLetters(ctx context.Context, page Page) (causes []berth.DeadLetters, next string, err error)
+
 	// ListAttempts returns all attempts of a task by number, or
 	// berth.ErrNotFound.
 	ListAttempts(ctx context.Context, scope berth.Scope, id berth.TaskID) ([]berth.Attempt, error)
@@ -76,6 +81,9 @@ type Tasks interface {
 	// over. An unknown attempt is berth.ErrNotFound.
 	ReadLog(ctx context.Context, p ReadLogParams) (chunks []berth.LogChunk, ended bool, err error)
 }
+
+// DeadLettersCounted is up to where ListDeadLetters counts.
+const DeadLettersCounted = 1000
 
 // SubmitParams of SubmitTasks.
 type SubmitParams struct {
@@ -115,6 +123,8 @@ type TaskFilter struct {
 	Device     berth.DeviceID
 	// SubmittedFrom (inclusive) and SubmittedTo (exclusive).
 	SubmittedFrom, SubmittedTo time.Time
+	// Cause of dead letters: those alone are read.
+	Cause berth.CauseKey
 }
 
 // TaskParams names a task and who acts on it.

@@ -80,6 +80,12 @@ CREATE TABLE causes (
     created_at timestamptz NOT NULL
 );
 
+-- Dead letters from before have no message to tell them apart by: berth.UnknownCause.
+INSERT INTO causes (cause_key, plugin, reason, message, created_at)
+SELECT '00000000000000000000000000000000', '', '', '', berth_now()
+WHERE EXISTS (SELECT 1 FROM tasks WHERE final_state = 'dead_letter');
+UPDATE tasks SET cause_key = '00000000000000000000000000000000' WHERE final_state = 'dead_letter';
+
 -- Work on many tasks, done page by page by the leasekeepers.
 CREATE TABLE bulk_jobs (
     id          uuid PRIMARY KEY,

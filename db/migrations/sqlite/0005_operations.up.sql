@@ -76,6 +76,12 @@ CREATE TABLE causes (
     created_at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Dead letters from before have no message to tell them apart by: berth.UnknownCause.
+INSERT INTO causes (cause_key, plugin, reason, message, created_at)
+SELECT '00000000000000000000000000000000', '', '', '', CAST(strftime('%s', 'now') AS INTEGER) * 1000000
+WHERE EXISTS (SELECT 1 FROM tasks WHERE final_state = 'dead_letter');
+UPDATE tasks SET cause_key = '00000000000000000000000000000000' WHERE final_state = 'dead_letter';
+
 -- Work on many tasks, done page by page by the leasekeepers.
 CREATE TABLE bulk_jobs (
     id          TEXT PRIMARY KEY NOT NULL,

@@ -208,7 +208,7 @@ WHERE t.id = $1`, uid(k.ID))
 	}
 	budget := r.tries + max(1, p.AddTries)
 	if _, err := t.exec(`
-UPDATE tasks SET budget = $2, final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL WHERE id = $1`,
+UPDATE tasks SET budget = $2, final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL, cause_key = NULL WHERE id = $1`,
 		uid(k.ID), budget); err != nil {
 		return nil, err
 	}

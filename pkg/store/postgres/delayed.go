@@ -95,7 +95,9 @@ func (s *Store) GiveUp(ctx context.Context, actor berth.Actor, limit int) (moves
 			return err
 		}
 		if err := t.finishTasks(all[0].now, mapped(all, func(w waiting) finished {
-			return finished{task: w.task, state: berth.StateDeadLetter, reason: berth.ReasonQueueTimeout}
+			return finished{
+				task: w.task, class: w.class, state: berth.StateDeadLetter, reason: berth.ReasonQueueTimeout, ended: berth.ReasonQueueTimeout,
+			}
 		})); err != nil {
 			return err
 		}

@@ -178,7 +178,10 @@ func (t *tx) finish(now time.Time, ends []*end) error {
 	}
 	final := make([]finished, len(ends))
 	for i, e := range ends {
-		final[i] = finished{task: e.task, state: e.next.State, reason: e.next.Reason}
+		final[i] = finished{
+			task: e.task, class: e.class, state: e.next.State, reason: e.next.Reason,
+			ended: berth.DeadLetterReason(e.next.Reason, e.reason), message: e.message,
+		}
 		if e.next.State == berth.StateSucceeded {
 			final[i].result = e.result
 		}
@@ -191,19 +194,28 @@ type finished struct {
 	state  berth.TaskState
 	reason string
 	result []byte
+	// Of a dead letter: its class, the reason of its cause, and what was said.
+	class          berth.ClassID
+	ended, message string
+	cause          berth.CauseKey // is set when it is written
 }
 
-// finishTasks writes the final state of locked, unfinished tasks.
+// finishTasks writes the final state of locked, unfinished tasks, and the causes
+// of those that are dead-lettered: it is the one place where that happens.
 func (t *tx) finishTasks(now time.Time, rows []finished) error {
+	if err := t.findCauses(now, rows); err != nil {
+		return err
+	}
 	n, err := t.exec(`
-UPDATE tasks t SET final_state = e.state, final_reason = e.reason, finished_at = $1, result = e.result::json
-FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) AS e (task, state, reason, result)
+UPDATE tasks t SET final_state = e.state, final_reason = e.reason, finished_at = $1, result = e.result::json, cause_key = e.cause
+FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[]) AS e (task, state, reason, result, cause)
 WHERE t.id = e.task AND t.final_state IS NULL`,
 		now,
 		mapped(rows, func(r finished) pgtype.UUID { return uid(r.task) }),
 		mapped(rows, func(r finished) string { return string(r.state) }),
 		mapped(rows, func(r finished) string { return r.reason }),
-		mapped(rows, func(r finished) pgtype.Text { return textOrNull(cleanJSON(r.result)) }))
+		mapped(rows, func(r finished) pgtype.Text { return textOrNull(cleanJSON(r.result)) }),
+		mapped(rows, func(r finished) pgtype.Text { return textOrNull(r.cause) }))
 	if err != nil {
 		return err
 	}

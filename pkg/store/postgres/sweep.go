@@ -162,7 +162,7 @@ func (t *tx) repair(actor berth.Actor, p foundTask) (move berth.Transition, repa
 		err = t.insertTokens([]token{k.token})
 		t.hint(store.HintWork, string(k.pool))
 	case fix.Final != "":
-		err = t.finishTasks(k.now, []finished{{task: p.task, state: fix.Final, reason: fix.Reason}})
+		err = t.finishTasks(k.now, []finished{{task: p.task, class: k.class, state: fix.Final, reason: fix.Reason, ended: fix.Reason}})
 	}
 	if err != nil {
 		return move, false, err

@@ -22,7 +22,7 @@ SELECT t.id, t.pool_id, p.name, t.class_id, t.name, t.tags, c.selector, c.plugin
        t.backoff_factor, t.backoff_max_us, t.backoff_jitter, t.retry_unsafe, t.budget, n.tries, n.attempts,
        t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
        COALESCE(t.final_state, a.state, w.kind, ''), w.due_at, w.give_up_at, a.cancel_requested_at IS NOT NULL,
-       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, %s, t.inputs, t.secrets, t.schedule_id`
+       a.id, a.device_id, a.host_id, t.finished_at, t.final_reason, t.cause_key, %s, t.inputs, t.secrets, t.schedule_id`
 
 const taskJoins = `
 JOIN pools p ON p.id = t.pool_id
@@ -55,7 +55,7 @@ func scanTask(row pgx.CollectableRow) (k berth.Task, err error) {
 		&initialUS, &k.Retry.Factor, &maxUS, &k.Retry.Jitter, &k.Retry.RetryUnsafe, &k.Budget, &k.Tries, &k.Attempts,
 		&k.Submitter.Kind, &k.Submitter.ID, &k.CorrelationID, &k.TraceParent, &k.SubmittedAt,
 		&k.State, instant(&k.DueAt), instant(&k.GiveUpAt), &k.CancelRequested,
-		nullable(&k.Attempt), nullable(&k.Device), nullable(&k.Host), instant(&k.FinishedAt), nullable(&k.FinalReason), &result, &inputs,
+		nullable(&k.Attempt), nullable(&k.Device), nullable(&k.Host), instant(&k.FinishedAt), nullable(&k.FinalReason), nullable(&k.Cause), &result, &inputs,
 		&secrets, nullable(&k.Schedule))
 	if err == nil {
 		k.Inputs, err = inputRefs(inputs)
@@ -136,6 +136,17 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 	q := &query{}
 	var where []string
 	and := func(format string, v any) { where = append(where, fmt.Sprintf(format, q.arg(v))) }
+	order := "t.id DESC"
+	if f.Cause != "" {
+		// As a range, so that only the index of causes has this order: walking all
+		// tasks by id for those of one cause could read all of them for one page.
+		order = "t.cause_key DESC, t.id DESC"
+		and("t.cause_key >= %s", string(f.Cause))
+		and("t.cause_key <= %s", string(f.Cause))
+		if page.After != "" {
+			where = append(where, "(t.cause_key, t.id) < ("+q.arg(string(f.Cause))+", "+q.arg(uid(berth.TaskID(page.After)))+")")
+		}
+	}
 	if page.After != "" {
 		and("t.id < %s", uid(berth.TaskID(page.After)))
 	}
@@ -189,7 +200,7 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 	if len(where) > 0 {
 		page1 += ` WHERE ` + strings.Join(where, " AND ")
 	}
-	page1 += ` ORDER BY t.id DESC LIMIT ` + q.arg(page.Limit()+1)
+	page1 += ` ORDER BY ` + order + ` LIMIT ` + q.arg(page.Limit()+1)
 	q.sql = taskSelect(false) + ` FROM (` + page1 + `) t ` + taskJoins + ` ORDER BY t.id DESC`
 	return q
 }

@@ -165,6 +165,8 @@ func moveOn(t *tx, a attempt, e ending, next berth.Next) error {
 		return delay(t, k, berth.StateFailed, t.now.Add(next.Delay))
 	case berth.StateSucceeded:
 		return finishTask(t, a.Task, next.State, next.Reason, content(e.result))
+	case berth.StateDeadLetter:
+		return deadLetter(t, a.Task, a.task.class, next.Reason, berth.DeadLetterReason(next.Reason, e.reason), e.message.Reveal())
 	}
 	return finishTask(t, a.Task, next.State, next.Reason, nil)
 }

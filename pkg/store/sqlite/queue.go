@@ -134,7 +134,7 @@ func giveUp(t *tx, actor berth.Actor, w waiting) (berth.Transition, error) {
 	if _, ok, err := takeToken(t, w.task); err != nil || !ok {
 		return berth.Transition{}, orElse(err, "task %s is in no place", w.task)
 	}
-	if err := finishTask(t, w.task, berth.StateDeadLetter, berth.ReasonQueueTimeout, nil); err != nil {
+	if err := deadLetter(t, w.task, w.class, berth.ReasonQueueTimeout, berth.ReasonQueueTimeout, ""); err != nil {
 		return berth.Transition{}, err
 	}
 	tr := w.transition(t, berth.EventFailed, berth.StateDeadLetter, berth.ReasonQueueTimeout)

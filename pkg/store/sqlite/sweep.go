@@ -119,6 +119,8 @@ func repair(t *tx, actor berth.Actor, p foundTask) (tr berth.Transition, repaire
 			k.giveUp = k.notBefore.Add(k.queueTimeout)
 		}
 		err = delay(t, k.token, berth.StateScheduled, k.notBefore)
+	case fix.Final == berth.StateDeadLetter:
+		err = deadLetter(t, p.task, k.class, fix.Reason, fix.Reason, "")
 	case fix.Final != "":
 		err = finishTask(t, p.task, fix.Final, fix.Reason, nil)
 	}

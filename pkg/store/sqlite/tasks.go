@@ -30,7 +30,7 @@ func taskSelect(payload, result string) string {
 	(SELECT count(*) FROM attempts n WHERE n.task_id = t.id),
 	t.submitter_kind, t.submitter_id, t.correlation_id, t.trace_parent, t.submitted_at,
 	` + taskState + ` AS state, d.due_at, coalesce(q.give_up_at, d.give_up_at), a.cancel_requested_at, a.id, a.device_id, a.host_id,
-	t.finished_at, t.final_reason, ` + result + `, t.inputs, t.secrets, t.schedule_id
+	t.finished_at, t.final_reason, t.cause_key, ` + result + `, t.inputs, t.secrets, t.schedule_id
 	FROM tasks t
 	JOIN pools p ON p.id = t.pool_id
 	JOIN task_classes c ON c.id = t.class_id
@@ -48,7 +48,7 @@ func scanTask(r row) (task berth.Task, err error) {
 		&task.Retry.Jitter, &task.Retry.RetryUnsafe, &task.Budget, &task.Tries, &task.Attempts,
 		&task.Submitter.Kind, &task.Submitter.ID, &task.CorrelationID, &task.TraceParent, at(&task.SubmittedAt),
 		&task.State, at(&task.DueAt), at(&task.GiveUpAt), at(&cancelAt), opt(&task.Attempt), opt(&task.Device), opt(&task.Host),
-		at(&task.FinishedAt), opt(&task.FinalReason), hidden(&task.Result), fromJSON(&task.Inputs), fromJSON(&task.Secrets), opt(&task.Schedule))
+		at(&task.FinishedAt), opt(&task.FinalReason), opt(&task.Cause), hidden(&task.Result), fromJSON(&task.Inputs), fromJSON(&task.Secrets), opt(&task.Schedule))
 	if len(task.Inputs) == 0 {
 		task.Inputs = nil
 	}
@@ -141,6 +141,9 @@ func taskConditions(scope berth.Scope, f store.TaskFilter, after string) *condit
 		// These hold all that passes: no walk over what is finished.
 		c.terms = append(c.terms, "t.id IN ("+strings.Join(places, " UNION ALL ")+")")
 	}
+	if f.Cause != "" {
+		c.add("t.cause_key = $", f.Cause)
+	}
 	if f.Pool != "" {
 		c.add("t.pool_id = $", f.Pool)
 	}
@@ -198,7 +201,11 @@ func (s *Store) ListTasks(ctx context.Context, scope berth.Scope, filter store.T
 		return nil, "", ctx.Err()
 	}
 	c := taskConditions(scope, filter, p.After)
-	query := taskSelect("NULL", "NULL") + c.where() + " ORDER BY t.id DESC LIMIT " + strconv.Itoa(p.Limit()+1)
+	query := taskSelect("NULL", "NULL")
+	if filter.Cause != "" {
+		query = strings.Replace(query, "FROM tasks t", "FROM tasks t INDEXED BY tasks_cause", 1)
+	}
+	query += c.where() + " ORDER BY t.id DESC LIMIT " + strconv.Itoa(p.Limit()+1)
 	err = s.read(ctx, "ListTasks", func(t *tx) error {
 		tasks, err = queryAll(t, scanTask, query, c.args...)
 		return err
@@ -296,7 +303,7 @@ func orElse(err error, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// finishTask writes a task's final state, once.
+// finishTask writes a task's final state, once. Dead letters are deadLetter's.
 func finishTask(t *tx, id berth.TaskID, state berth.TaskState, reason string, result any) error {
 	hintOf(t, store.HintTask, id)
 	return t.execOne(`UPDATE tasks SET final_state = ?2, final_reason = ?3, finished_at = ?4, result = ?5
@@ -378,6 +385,6 @@ func retryToken(t *tx, task berth.Task, addTries int) (token, error) {
 	if _, err := t.exec("UPDATE attempts SET uncounted = 1 WHERE task_id = ?1 AND outcome = 'released'", task.ID); err != nil {
 		return tok, err
 	}
-	return tok, t.execOne(`UPDATE tasks SET final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL, budget = ?2
+	return tok, t.execOne(`UPDATE tasks SET final_state = NULL, final_reason = NULL, finished_at = NULL, result = NULL, cause_key = NULL, budget = ?2
 		WHERE id = ?1 AND final_state = 'dead_letter'`, task.ID, task.Tries+addTries)
 }

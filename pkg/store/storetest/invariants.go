@@ -113,6 +113,9 @@ func (w *world) checkTask(listed berth.Task) berth.Task {
 	if task.State.Finished() && !task.GiveUpAt.IsZero() || task.State.Live() && !task.GiveUpAt.IsZero() {
 		bad("gives up at %v, but does not wait", task.GiveUpAt)
 	}
+	if (task.State == berth.StateDeadLetter) != (task.Cause != "") {
+		bad("the cause is %q", task.Cause)
+	}
 	if task.Tries > task.Budget {
 		bad("I9: %d tries, budget %d", task.Tries, task.Budget)
 	}

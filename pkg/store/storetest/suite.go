@@ -19,6 +19,7 @@ func Run(t *testing.T, h Harness) {
 		{"List", listChecks()},
 		{"Cancel", cancelChecks()},
 		{"Retry", retryChecks()},
+		{"DeadLetter", deadLetterChecks()},
 		{"Enrol", append(enrolChecks(), enrolHostileChecks()...)},
 		{"HostKeys", hostKeyChecks()},
 		{"Sync", append(syncChecks(), hardwareChecks()...)},
