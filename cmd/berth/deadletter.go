@@ -7,11 +7,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
 
 func newDeadLetterCommand(c *cli) *cobra.Command {
-	return group("dead-letter", "See what dead-lettered tasks have in common", newDeadLetterListCommand(c))
+	return group("dead-letter", "See what dead-lettered tasks have in common", newDeadLetterListCommand(c),
+		newDeadLetterActCommand(c, "retry", "Queue the dead letters of a cause again"),
+		newDeadLetterActCommand(c, "purge", "Delete the dead letters of a cause, with all that they left"))
 }
 
 func newDeadLetterListCommand(c *cli) *cobra.Command {
@@ -41,6 +44,28 @@ func newDeadLetterListCommand(c *cli) *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// newDeadLetterActCommand makes retry and purge: bulk jobs on one cause.
+func newDeadLetterActCommand(c *cli, verb, short string) *cobra.Command {
+	var run bulkRun
+	spec := client.BulkSpec{Act: client.BulkActDelete}
+	cmd := &cobra.Command{
+		Use: verb + " CAUSE", Short: short, Args: exactly(1, "a cause: berth dead-letter list shows them"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !berth.CauseKey(args[0]).Valid() {
+				return &usageError{command: cmd.CommandPath(), what: fmt.Sprintf("%q is no cause", clip(printable(args[0]), 40)), remedy: "berth dead-letter list shows them; berth bulk takes other filters"}
+			}
+			spec.Filter.Cause = args[0]
+			return c.runBulk(cmd, spec, run)
+		},
+	}
+	run.flags(cmd)
+	if verb == "retry" {
+		spec.Act = client.BulkActRetry
+		cmd.Flags().IntVar(&spec.AddTries, "add-tries", 1, "how many more tries each gets")
+	}
+	return cmd
 }
 
 // counted is a number of things, of which there may be more.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -304,9 +305,23 @@ func newTaskCancelCommand(c *cli) *cobra.Command {
 
 func newTaskRetryCommand(c *cli) *cobra.Command {
 	var tries int
+	var file string
+	var payload []byte // read once
 	cmd := c.onTasks("retry", "Queue dead-lettered or failed tasks again", func(ctx context.Context, api *client.Client, id string) (client.Task, error) {
-		return api.RetryTask(ctx, id, tries)
+		r := client.RetryRequest{AddTries: tries}
+		if file != "" && payload == nil {
+			var err error
+			if payload, err = c.read(file); err != nil {
+				return client.Task{}, err
+			}
+			if !json.Valid(payload) {
+				return client.Task{}, &usageError{what: printable(file) + " is no JSON", remedy: "write the whole payload as one JSON object; berth task get -o json shows the old one"}
+			}
+		}
+		r.Payload = payload
+		return api.RetryTaskWith(ctx, id, r)
 	})
+	cmd.Flags().StringVar(&file, "payload", "", "a file with the payload that the next attempts get (- for standard input)")
 	cmd.Flags().IntVar(&tries, "add-tries", 1, "how many more tries a dead-lettered task gets")
 	return cmd
 }

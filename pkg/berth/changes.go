@@ -64,5 +64,15 @@ func NumberFacts[T ~int | ~int64](name string, n T) Facts {
 	return Fact(name, strconv.FormatInt(int64(n), 10))
 }
 
+// RetryFacts are a task's tries allowed, and whether a retry by hand edited its
+// payload.
+func RetryFacts(budget int, edited bool) Facts {
+	facts := map[string]string{"budget": strconv.Itoa(budget)}
+	if edited {
+		facts["payload"] = "edited"
+	}
+	return NewFacts(facts)
+}
+
 // FactTime spells a time among facts.
 func FactTime(at time.Time) string { return at.UTC().Format(time.RFC3339) }

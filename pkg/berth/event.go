@@ -32,6 +32,8 @@ const (
 	EventReprioritised   Event = "reprioritised"
 	// EventRepaired: the sweep found it in no place, or in two.
 	EventRepaired Event = "repaired"
+	// EventDeleted: with all that it left; its state stays what it was.
+	EventDeleted Event = "deleted"
 )
 
 // Transition is one step of a task: what the audit row stores and what the log
@@ -135,6 +137,9 @@ const (
 	AuditSchedulePaused   AuditAction = "schedule.paused"
 	AuditScheduleResumed  AuditAction = "schedule.resumed"
 	AuditScheduleRun      AuditAction = "schedule.run" // by hand
+	AuditBulkStarted      AuditAction = "bulk_job.started"
+	AuditBulkStopped      AuditAction = "bulk_job.stopped"
+	AuditBulkFinished     AuditAction = "bulk_job.finished"
 )
 
 // AuditActions lists the actions above and those of transitions.
@@ -153,11 +158,12 @@ func AuditActions() []AuditAction {
 		AuditHostRenamed, AuditResealed, AuditSecretCreated, AuditSecretChanged,
 		AuditSecretDeleted, AuditSecretDelivered, AuditArtifactRead, AuditLogRead,
 		AuditInputRead, AuditScheduleCreated, AuditScheduleChanged, AuditScheduleDeleted,
-		AuditSchedulePaused, AuditScheduleResumed, AuditScheduleRun,
+		AuditSchedulePaused, AuditScheduleResumed, AuditScheduleRun, AuditBulkStarted,
+		AuditBulkStopped, AuditBulkFinished,
 	}
 	for _, e := range []Event{
 		EventAssigned, EventClaimed, EventCompleted, EventRetried, EventFailed, EventSubmitted, EventStarted, EventQueued, EventReleased,
-		EventCancelRequested, EventCancelled, EventRetriedByHand, EventReprioritised, EventRepaired,
+		EventCancelRequested, EventCancelled, EventRetriedByHand, EventReprioritised, EventRepaired, EventDeleted,
 	} { // EventRenewed is logged alone
 		all = append(all, ActionOf(e))
 	}

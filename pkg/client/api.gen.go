@@ -65,6 +65,51 @@ func (e AttemptState) Valid() bool {
 	}
 }
 
+// Defines values for BulkAct.
+const (
+	BulkActCancel       BulkAct = "cancel"
+	BulkActDelete       BulkAct = "delete"
+	BulkActReprioritise BulkAct = "reprioritise"
+	BulkActRetry        BulkAct = "retry"
+)
+
+// Valid indicates whether the value is a known member of the BulkAct enum.
+func (e BulkAct) Valid() bool {
+	switch e {
+	case BulkActCancel:
+		return true
+	case BulkActDelete:
+		return true
+	case BulkActReprioritise:
+		return true
+	case BulkActRetry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for BulkJobState.
+const (
+	BulkDone    BulkJobState = "done"
+	BulkRunning BulkJobState = "running"
+	BulkStopped BulkJobState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the BulkJobState enum.
+func (e BulkJobState) Valid() bool {
+	switch e {
+	case BulkDone:
+		return true
+	case BulkRunning:
+		return true
+	case BulkStopped:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeviceAdmin.
 const (
 	Active      DeviceAdmin = "active"
@@ -525,6 +570,107 @@ type AuditEvent struct {
 type AuditList struct {
 	Events        []AuditEvent `json:"events"`
 	NextPageToken string       `json:"next_page_token,omitempty,omitzero"`
+}
+
+// BulkAct defines model for BulkAct.
+type BulkAct string
+
+// BulkFilter As in `GET /tasks`; all members must pass.
+type BulkFilter struct {
+	// Cause 32 lower-case hex digits.
+	Cause CauseKey `json:"cause,omitempty,omitzero"`
+
+	// Device Id of a device that the task was tried on.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	Device     ID     `json:"device,omitempty,omitzero"`
+	NamePrefix string `json:"name_prefix,omitempty,omitzero"`
+
+	// Plugin Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Plugin Name `json:"plugin,omitempty,omitzero"`
+
+	// Pool Name of the pool.
+	//
+	// Examples: default
+	Pool  Name        `json:"pool,omitempty,omitzero"`
+	State []TaskState `json:"state,omitempty,omitzero"`
+
+	// SubmittedFrom At or after this time.
+	SubmittedFrom time.Time `json:"submitted_from,omitempty,omitzero"`
+
+	// SubmittedTo Before this time.
+	SubmittedTo time.Time `json:"submitted_to,omitempty,omitzero"`
+
+	// Submitter Id of the user who submitted.
+	Submitter string `json:"submitter,omitempty,omitzero"`
+	Tag       string `json:"tag,omitempty,omitzero"`
+}
+
+// BulkJob defines model for BulkJob.
+type BulkJob struct {
+	Act       BulkAct   `json:"act"`
+	AddTries  int       `json:"add_tries,omitempty,omitzero"`
+	Changed   int64     `json:"changed"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// Filter As in `GET /tasks`; all members must pass.
+	Filter     BulkFilter `json:"filter"`
+	FinishedAt time.Time  `json:"finished_at,omitempty,omitzero"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Looked Tasks that it came by so far.
+	Looked   int64     `json:"looked"`
+	Owner    Submitter `json:"owner"`
+	Priority *int      `json:"priority,omitempty"`
+
+	// Refused Tasks that had moved on when their turn came.
+	Refused   int64        `json:"refused"`
+	State     BulkJobState `json:"state"`
+	UpdatedAt time.Time    `json:"updated_at"`
+}
+
+// BulkJobState defines model for BulkJob.State.
+type BulkJobState string
+
+// BulkJobList defines model for BulkJobList.
+type BulkJobList struct {
+	Jobs          []BulkJob `json:"jobs"`
+	NextPageToken string    `json:"next_page_token,omitempty,omitzero"`
+}
+
+// BulkPreview defines model for BulkPreview.
+type BulkPreview struct {
+	// Count How many tasks the job would change now; counted up to 10000.
+	Count int `json:"count"`
+
+	// More There are, or may be, more than `count`.
+	More bool `json:"more"`
+
+	// Sample The first that the job would come to.
+	Sample []Task `json:"sample"`
+}
+
+// BulkSpec defines model for BulkSpec.
+type BulkSpec struct {
+	Act BulkAct `json:"act"`
+
+	// AddTries Of `retry`; 1 where absent.
+	AddTries int `json:"add_tries,omitempty,omitzero"`
+
+	// All Must be true where the filter has no member.
+	All bool `json:"all,omitempty,omitzero"`
+
+	// Filter As in `GET /tasks`; all members must pass.
+	Filter BulkFilter `json:"filter,omitempty,omitzero"`
+
+	// Priority Of `reprioritise`.
+	Priority *int `json:"priority,omitempty"`
 }
 
 // CauseKey 32 lower-case hex digits.
@@ -1104,6 +1250,9 @@ type Retry struct {
 // RetryRequest defines model for RetryRequest.
 type RetryRequest struct {
 	AddTries int `json:"add_tries,omitempty,omitzero"`
+
+	// Payload What the next attempts get instead of the task's payload, judged as at submit.
+	Payload json.RawMessage `json:"payload,omitempty,omitzero"`
 }
 
 // RetrySpec Which ends of an attempt are tried again, how often, after how long.
@@ -1466,6 +1615,11 @@ type WaitFor string
 // AttemptNumber defines model for AttemptNumber.
 type AttemptNumber = int
 
+// BulkJobID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type BulkJobID = ID
+
 // CorrelationID defines model for CorrelationID.
 type CorrelationID = string
 
@@ -1568,6 +1722,20 @@ type ListAuditParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// ListBulkJobsParams defines parameters for ListBulkJobs.
+type ListBulkJobsParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// StartBulkJobParams defines parameters for StartBulkJob.
+type StartBulkJobParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
@@ -1796,6 +1964,12 @@ type ChangePasswordJSONRequestBody = PasswordChange
 
 // RefreshJSONRequestBody defines body for Refresh for application/json ContentType.
 type RefreshJSONRequestBody = RefreshRequest
+
+// StartBulkJobJSONRequestBody defines body for StartBulkJob for application/json ContentType.
+type StartBulkJobJSONRequestBody = BulkSpec
+
+// PreviewBulkJobJSONRequestBody defines body for PreviewBulkJob for application/json ContentType.
+type PreviewBulkJobJSONRequestBody = BulkSpec
 
 // ActivateDeviceJSONRequestBody defines body for ActivateDevice for application/json ContentType.
 type ActivateDeviceJSONRequestBody = DeviceNote
@@ -2046,9 +2220,62 @@ type ClientInterface interface {
 	// Corresponds with POST /auth/refresh (the `Refresh` operationId).
 	Refresh(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListBulkJobs List bulk jobs, newest first
+	//
+	// Corresponds with GET /bulk-jobs (the `ListBulkJobs` operationId).
+	ListBulkJobs(ctx context.Context, params *ListBulkJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartBulkJobWithBody Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	//
+	// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+	StartBulkJobWithBody(ctx context.Context, params *StartBulkJobParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartBulkJob Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	//
+	// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+	StartBulkJob(ctx context.Context, params *StartBulkJobParams, body StartBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewBulkJobWithBody Tell what a bulk job would change now
+	//
+	// It changes nothing, and looks at a bounded number of tasks.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+	PreviewBulkJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewBulkJob Tell what a bulk job would change now
+	//
+	// It changes nothing, and looks at a bounded number of tasks.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+	PreviewBulkJob(ctx context.Context, body PreviewBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetBulkJob Get a bulk job and how far it is
+	//
+	// Corresponds with GET /bulk-jobs/{id} (the `GetBulkJob` operationId).
+	GetBulkJob(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StopBulkJob Stop a bulk job
+	//
+	// What it did stays. A job that has ended stays as it is.
+	//
+	// Corresponds with POST /bulk-jobs/{id}/stop (the `StopBulkJob` operationId).
+	StopBulkJob(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListDeadLetters List dead letters by what they have in common
 	//
-	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one, `POST /bulk-jobs` retries or deletes them.
 	//
 	// Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
 	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -2526,7 +2753,7 @@ type ClientInterface interface {
 
 	// RetryTaskWithBody Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2535,7 +2762,7 @@ type ClientInterface interface {
 
 	// RetryTask Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -2878,9 +3105,132 @@ func (c *RawClient) Refresh(ctx context.Context, body RefreshJSONRequestBody, re
 	return c.Client.Do(req)
 }
 
+// ListBulkJobs List bulk jobs, newest first
+//
+// Corresponds with GET /bulk-jobs (the `ListBulkJobs` operationId).
+func (c *RawClient) ListBulkJobs(ctx context.Context, params *ListBulkJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListBulkJobsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartBulkJobWithBody Cancel, retry, delete or re-prioritise all tasks that a filter passes
+//
+// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+func (c *RawClient) StartBulkJobWithBody(ctx context.Context, params *StartBulkJobParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartBulkJobRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartBulkJob Cancel, retry, delete or re-prioritise all tasks that a filter passes
+//
+// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+func (c *RawClient) StartBulkJob(ctx context.Context, params *StartBulkJobParams, body StartBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartBulkJobRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewBulkJobWithBody Tell what a bulk job would change now
+//
+// It changes nothing, and looks at a bounded number of tasks.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+func (c *RawClient) PreviewBulkJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewBulkJobRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewBulkJob Tell what a bulk job would change now
+//
+// It changes nothing, and looks at a bounded number of tasks.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+func (c *RawClient) PreviewBulkJob(ctx context.Context, body PreviewBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewBulkJobRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetBulkJob Get a bulk job and how far it is
+//
+// Corresponds with GET /bulk-jobs/{id} (the `GetBulkJob` operationId).
+func (c *RawClient) GetBulkJob(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetBulkJobRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StopBulkJob Stop a bulk job
+//
+// What it did stays. A job that has ended stays as it is.
+//
+// Corresponds with POST /bulk-jobs/{id}/stop (the `StopBulkJob` operationId).
+func (c *RawClient) StopBulkJob(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStopBulkJobRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListDeadLetters List dead letters by what they have in common
 //
-// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one, `POST /bulk-jobs` retries or deletes them.
 //
 // Corresponds with GET /dead-letters (the `ListDeadLetters` operationId).
 func (c *RawClient) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -4038,7 +4388,7 @@ func (c *RawClient) GetPlacement(ctx context.Context, id TaskID, reqEditors ...R
 
 // RetryTaskWithBody Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4057,7 +4407,7 @@ func (c *RawClient) RetryTaskWithBody(ctx context.Context, id TaskID, params *Re
 
 // RetryTask Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -4711,6 +5061,225 @@ func NewRefreshRequestWithBody(server string, contentType string, body io.Reader
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListBulkJobsRequest constructs an http.Request for the ListBulkJobs method
+func NewListBulkJobsRequest(server string, params *ListBulkJobsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bulk-jobs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStartBulkJobRequest calls the generic StartBulkJob builder with application/json body
+func NewStartBulkJobRequest(server string, params *StartBulkJobParams, body StartBulkJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartBulkJobRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewStartBulkJobRequestWithBody constructs an http.Request for the StartBulkJob method, with any body, and a specified content type
+func NewStartBulkJobRequestWithBody(server string, params *StartBulkJobParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bulk-jobs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewPreviewBulkJobRequest calls the generic PreviewBulkJob builder with application/json body
+func NewPreviewBulkJobRequest(server string, body PreviewBulkJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPreviewBulkJobRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPreviewBulkJobRequestWithBody constructs an http.Request for the PreviewBulkJob method, with any body, and a specified content type
+func NewPreviewBulkJobRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bulk-jobs/preview")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetBulkJobRequest constructs an http.Request for the GetBulkJob method
+func NewGetBulkJobRequest(server string, id BulkJobID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bulk-jobs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStopBulkJobRequest constructs an http.Request for the StopBulkJob method
+func NewStopBulkJobRequest(server string, id BulkJobID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/bulk-jobs/%s/stop", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -7813,9 +8382,68 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /auth/refresh (the `Refresh` operationId).
 	RefreshWithResponse(ctx context.Context, body RefreshJSONRequestBody, reqEditors ...RequestEditorFn) (*RefreshResponse, error)
 
+	// ListBulkJobsWithResponse List bulk jobs, newest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /bulk-jobs (the `ListBulkJobs` operationId).
+	ListBulkJobsWithResponse(ctx context.Context, params *ListBulkJobsParams, reqEditors ...RequestEditorFn) (*ListBulkJobsResponse, error)
+
+	// StartBulkJobWithBodyWithResponse Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	//
+	// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+	StartBulkJobWithBodyWithResponse(ctx context.Context, params *StartBulkJobParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartBulkJobResponse, error)
+
+	// StartBulkJobWithResponse Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	//
+	// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+	StartBulkJobWithResponse(ctx context.Context, params *StartBulkJobParams, body StartBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*StartBulkJobResponse, error)
+
+	// PreviewBulkJobWithBodyWithResponse Tell what a bulk job would change now
+	//
+	// It changes nothing, and looks at a bounded number of tasks.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+	PreviewBulkJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewBulkJobResponse, error)
+
+	// PreviewBulkJobWithResponse Tell what a bulk job would change now
+	//
+	// It changes nothing, and looks at a bounded number of tasks.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+	PreviewBulkJobWithResponse(ctx context.Context, body PreviewBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewBulkJobResponse, error)
+
+	// GetBulkJobWithResponse Get a bulk job and how far it is
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /bulk-jobs/{id} (the `GetBulkJob` operationId).
+	GetBulkJobWithResponse(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*GetBulkJobResponse, error)
+
+	// StopBulkJobWithResponse Stop a bulk job
+	//
+	// What it did stays. A job that has ended stays as it is.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /bulk-jobs/{id}/stop (the `StopBulkJob` operationId).
+	StopBulkJobWithResponse(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*StopBulkJobResponse, error)
+
 	// ListDeadLettersWithResponse List dead letters by what they have in common
 	//
-	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+	// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one, `POST /bulk-jobs` retries or deletes them.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -8371,7 +8999,7 @@ type ClientWithResponsesInterface interface {
 
 	// RetryTaskWithBodyWithResponse Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8380,7 +9008,7 @@ type ClientWithResponsesInterface interface {
 
 	// RetryTaskWithResponse Put a task back in the queue
 	//
-	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+	// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8909,6 +9537,246 @@ func (r RefreshResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RefreshResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListBulkJobsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BulkJobList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListBulkJobsResponse) GetJSON200() *BulkJobList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListBulkJobsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListBulkJobsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListBulkJobsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListBulkJobsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListBulkJobsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StartBulkJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *BulkJob
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r StartBulkJobResponse) GetJSON201() *BulkJob {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StartBulkJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StartBulkJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartBulkJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartBulkJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartBulkJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PreviewBulkJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BulkPreview
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PreviewBulkJobResponse) GetJSON200() *BulkPreview {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PreviewBulkJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PreviewBulkJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PreviewBulkJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PreviewBulkJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PreviewBulkJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetBulkJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BulkJob
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetBulkJobResponse) GetJSON200() *BulkJob {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetBulkJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetBulkJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetBulkJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetBulkJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetBulkJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StopBulkJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *BulkJob
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r StopBulkJobResponse) GetJSON200() *BulkJob {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r StopBulkJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r StopBulkJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StopBulkJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StopBulkJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StopBulkJobResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -12024,9 +12892,110 @@ func (c *ClientWithResponses) RefreshWithResponse(ctx context.Context, body Refr
 	return ParseRefreshResponse(rsp)
 }
 
+// ListBulkJobsWithResponse List bulk jobs, newest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /bulk-jobs (the `ListBulkJobs` operationId).
+func (c *ClientWithResponses) ListBulkJobsWithResponse(ctx context.Context, params *ListBulkJobsParams, reqEditors ...RequestEditorFn) (*ListBulkJobsResponse, error) {
+	rsp, err := c.ListBulkJobs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListBulkJobsResponse(rsp)
+}
+
+// StartBulkJobWithBodyWithResponse Cancel, retry, delete or re-prioritise all tasks that a filter passes
+//
+// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+func (c *ClientWithResponses) StartBulkJobWithBodyWithResponse(ctx context.Context, params *StartBulkJobParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartBulkJobResponse, error) {
+	rsp, err := c.StartBulkJobWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartBulkJobResponse(rsp)
+}
+
+// StartBulkJobWithResponse Cancel, retry, delete or re-prioritise all tasks that a filter passes
+//
+// The job goes on by itself, page by page, whatever crashes; it changes tasks that exist now, newest first, each as the single operation would. `delete` takes finished tasks with all that they left, for ever.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /bulk-jobs (the `StartBulkJob` operationId).
+func (c *ClientWithResponses) StartBulkJobWithResponse(ctx context.Context, params *StartBulkJobParams, body StartBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*StartBulkJobResponse, error) {
+	rsp, err := c.StartBulkJob(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartBulkJobResponse(rsp)
+}
+
+// PreviewBulkJobWithBodyWithResponse Tell what a bulk job would change now
+//
+// It changes nothing, and looks at a bounded number of tasks.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+func (c *ClientWithResponses) PreviewBulkJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewBulkJobResponse, error) {
+	rsp, err := c.PreviewBulkJobWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewBulkJobResponse(rsp)
+}
+
+// PreviewBulkJobWithResponse Tell what a bulk job would change now
+//
+// It changes nothing, and looks at a bounded number of tasks.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /bulk-jobs/preview (the `PreviewBulkJob` operationId).
+func (c *ClientWithResponses) PreviewBulkJobWithResponse(ctx context.Context, body PreviewBulkJobJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewBulkJobResponse, error) {
+	rsp, err := c.PreviewBulkJob(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewBulkJobResponse(rsp)
+}
+
+// GetBulkJobWithResponse Get a bulk job and how far it is
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /bulk-jobs/{id} (the `GetBulkJob` operationId).
+func (c *ClientWithResponses) GetBulkJobWithResponse(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*GetBulkJobResponse, error) {
+	rsp, err := c.GetBulkJob(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetBulkJobResponse(rsp)
+}
+
+// StopBulkJobWithResponse Stop a bulk job
+//
+// What it did stays. A job that has ended stays as it is.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /bulk-jobs/{id}/stop (the `StopBulkJob` operationId).
+func (c *ClientWithResponses) StopBulkJobWithResponse(ctx context.Context, id BulkJobID, reqEditors ...RequestEditorFn) (*StopBulkJobResponse, error) {
+	rsp, err := c.StopBulkJob(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStopBulkJobResponse(rsp)
+}
+
 // ListDeadLettersWithResponse List dead letters by what they have in common
 //
-// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one.
+// One entry for each plugin, reason and message, where numbers, ids, times, paths, addresses and quoted texts of the message do not count. `GET /tasks?cause=KEY` lists the tasks of one, `POST /bulk-jobs` retries or deletes them.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -12990,7 +13959,7 @@ func (c *ClientWithResponses) GetPlacementWithResponse(ctx context.Context, id T
 
 // RetryTaskWithBodyWithResponse Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -13005,7 +13974,7 @@ func (c *ClientWithResponses) RetryTaskWithBodyWithResponse(ctx context.Context,
 
 // RetryTaskWithResponse Put a task back in the queue
 //
-// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. Without an `Idempotency-Key` a repeat is another retry.
+// A `dead_letter` task is queued with `add_tries` more tries; a `failed` one, which waits for its retry, is queued at once. A `payload` takes the place of the task's. Without an `Idempotency-Key` a repeat is another retry.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -13435,6 +14404,171 @@ func ParseRefreshResponse(rsp *http.Response) (*RefreshResponse, error) {
 	switch {
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
 		var dest Tokens
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListBulkJobsResponse parses an HTTP response from a ListBulkJobsWithResponse call
+func ParseListBulkJobsResponse(rsp *http.Response) (*ListBulkJobsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListBulkJobsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BulkJobList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStartBulkJobResponse parses an HTTP response from a StartBulkJobWithResponse call
+func ParseStartBulkJobResponse(rsp *http.Response) (*StartBulkJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartBulkJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest BulkJob
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePreviewBulkJobResponse parses an HTTP response from a PreviewBulkJobWithResponse call
+func ParsePreviewBulkJobResponse(rsp *http.Response) (*PreviewBulkJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PreviewBulkJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BulkPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetBulkJobResponse parses an HTTP response from a GetBulkJobWithResponse call
+func ParseGetBulkJobResponse(rsp *http.Response) (*GetBulkJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetBulkJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BulkJob
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStopBulkJobResponse parses an HTTP response from a StopBulkJobWithResponse call
+func ParseStopBulkJobResponse(rsp *http.Response) (*StopBulkJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StopBulkJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest BulkJob
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -209,8 +209,12 @@ func (c *Client) CancelTask(ctx context.Context, id string) (Task, error) {
 
 // RetryTask queues a dead-lettered or waiting task again; addTries 0 means 1.
 func (c *Client) RetryTask(ctx context.Context, id string, addTries int) (Task, error) {
-	p := &RetryTaskParams{IdempotencyKey: uuid.NewString()}
-	return decode[Task](c.raw.RetryTask(ctx, id, p, RetryRequest{AddTries: addTries}))
+	return c.RetryTaskWith(ctx, id, RetryRequest{AddTries: addTries})
+}
+
+// RetryTaskWith is RetryTask, with another payload where there is one.
+func (c *Client) RetryTaskWith(ctx context.Context, id string, r RetryRequest) (Task, error) {
+	return decode[Task](c.raw.RetryTask(ctx, id, &RetryTaskParams{IdempotencyKey: uuid.NewString()}, r))
 }
 
 // ListAttempts returns all attempts of a task by number.

@@ -26,6 +26,7 @@ const (
 	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
 	prefixLostTasks          = "BERTH_LOOP_LOST_TASKS"
 	prefixGuesses            = "BERTH_LOOP_GUESSES"
+	prefixBulkJobs           = "BERTH_LOOP_BULK_JOBS"
 )
 
 // SchedulerLoops of a process that schedules.
@@ -47,6 +48,7 @@ type KeeperLoops struct {
 	SilentHosts Loop `envPrefix:"BERTH_LOOP_SILENT_HOSTS_"`
 	LostTasks   Loop `envPrefix:"BERTH_LOOP_LOST_TASKS_"`
 	Guesses     Loop `envPrefix:"BERTH_LOOP_GUESSES_"`
+	BulkJobs    Loop `envPrefix:"BERTH_LOOP_BULK_JOBS_"`
 }
 
 func (l KeeperLoops) validate(f *berth.Faults) {
@@ -54,6 +56,7 @@ func (l KeeperLoops) validate(f *berth.Faults) {
 	l.SilentHosts.validate(prefixSilent, f)
 	l.LostTasks.validate(prefixLostTasks, f)
 	l.Guesses.validate(prefixGuesses, f)
+	l.BulkJobs.validate(prefixBulkJobs, f)
 }
 
 // validateReap holds the sweep against the leases: one that may come later than

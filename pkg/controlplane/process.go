@@ -127,6 +127,7 @@ func (p *Process) Leasekeeper(c config.KeeperLoops) []daemon.Component {
 	})
 	return k.Components(leasekeeper.LoopsConfig{
 		ReapInterval: c.Reap.Interval, HostsInterval: c.SilentHosts.Interval, LostTasksInterval: c.LostTasks.Interval, GuessesInterval: c.Guesses.Interval,
+		BulkInterval: c.BulkJobs.Interval, BulkDisabled: c.BulkJobs.Disabled,
 		ReapDisabled: c.Reap.Disabled, HostsDisabled: c.SilentHosts.Disabled, LostTasksDisabled: c.LostTasks.Disabled, GuessesDisabled: c.Guesses.Disabled,
 		Gate: p.Gate, Metrics: p.Loops, RoundGrace: p.roundGrace(),
 	})

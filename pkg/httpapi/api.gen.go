@@ -65,6 +65,51 @@ func (e AttemptState) Valid() bool {
 	}
 }
 
+// Defines values for BulkAct.
+const (
+	BulkActCancel       BulkAct = "cancel"
+	BulkActDelete       BulkAct = "delete"
+	BulkActReprioritise BulkAct = "reprioritise"
+	BulkActRetry        BulkAct = "retry"
+)
+
+// Valid indicates whether the value is a known member of the BulkAct enum.
+func (e BulkAct) Valid() bool {
+	switch e {
+	case BulkActCancel:
+		return true
+	case BulkActDelete:
+		return true
+	case BulkActReprioritise:
+		return true
+	case BulkActRetry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for BulkJobState.
+const (
+	BulkDone    BulkJobState = "done"
+	BulkRunning BulkJobState = "running"
+	BulkStopped BulkJobState = "stopped"
+)
+
+// Valid indicates whether the value is a known member of the BulkJobState enum.
+func (e BulkJobState) Valid() bool {
+	switch e {
+	case BulkDone:
+		return true
+	case BulkRunning:
+		return true
+	case BulkStopped:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeviceAdmin.
 const (
 	Active      DeviceAdmin = "active"
@@ -525,6 +570,107 @@ type AuditEvent struct {
 type AuditList struct {
 	Events        []AuditEvent `json:"events"`
 	NextPageToken string       `json:"next_page_token,omitempty,omitzero"`
+}
+
+// BulkAct defines model for BulkAct.
+type BulkAct string
+
+// BulkFilter As in `GET /tasks`; all members must pass.
+type BulkFilter struct {
+	// Cause 32 lower-case hex digits.
+	Cause CauseKey `json:"cause,omitempty,omitzero"`
+
+	// Device Id of a device that the task was tried on.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	Device     ID     `json:"device,omitempty,omitzero"`
+	NamePrefix string `json:"name_prefix,omitempty,omitzero"`
+
+	// Plugin Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Plugin Name `json:"plugin,omitempty,omitzero"`
+
+	// Pool Name of the pool.
+	//
+	// Examples: default
+	Pool  Name        `json:"pool,omitempty,omitzero"`
+	State []TaskState `json:"state,omitempty,omitzero"`
+
+	// SubmittedFrom At or after this time.
+	SubmittedFrom time.Time `json:"submitted_from,omitempty,omitzero"`
+
+	// SubmittedTo Before this time.
+	SubmittedTo time.Time `json:"submitted_to,omitempty,omitzero"`
+
+	// Submitter Id of the user who submitted.
+	Submitter string `json:"submitter,omitempty,omitzero"`
+	Tag       string `json:"tag,omitempty,omitzero"`
+}
+
+// BulkJob defines model for BulkJob.
+type BulkJob struct {
+	Act       BulkAct   `json:"act"`
+	AddTries  int       `json:"add_tries,omitempty,omitzero"`
+	Changed   int64     `json:"changed"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// Filter As in `GET /tasks`; all members must pass.
+	Filter     BulkFilter `json:"filter"`
+	FinishedAt time.Time  `json:"finished_at,omitempty,omitzero"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Looked Tasks that it came by so far.
+	Looked   int64     `json:"looked"`
+	Owner    Submitter `json:"owner"`
+	Priority *int      `json:"priority,omitempty"`
+
+	// Refused Tasks that had moved on when their turn came.
+	Refused   int64        `json:"refused"`
+	State     BulkJobState `json:"state"`
+	UpdatedAt time.Time    `json:"updated_at"`
+}
+
+// BulkJobState defines model for BulkJob.State.
+type BulkJobState string
+
+// BulkJobList defines model for BulkJobList.
+type BulkJobList struct {
+	Jobs          []BulkJob `json:"jobs"`
+	NextPageToken string    `json:"next_page_token,omitempty,omitzero"`
+}
+
+// BulkPreview defines model for BulkPreview.
+type BulkPreview struct {
+	// Count How many tasks the job would change now; counted up to 10000.
+	Count int `json:"count"`
+
+	// More There are, or may be, more than `count`.
+	More bool `json:"more"`
+
+	// Sample The first that the job would come to.
+	Sample []Task `json:"sample"`
+}
+
+// BulkSpec defines model for BulkSpec.
+type BulkSpec struct {
+	Act BulkAct `json:"act"`
+
+	// AddTries Of `retry`; 1 where absent.
+	AddTries int `json:"add_tries,omitempty,omitzero"`
+
+	// All Must be true where the filter has no member.
+	All bool `json:"all,omitempty,omitzero"`
+
+	// Filter As in `GET /tasks`; all members must pass.
+	Filter BulkFilter `json:"filter,omitempty,omitzero"`
+
+	// Priority Of `reprioritise`.
+	Priority *int `json:"priority,omitempty"`
 }
 
 // CauseKey 32 lower-case hex digits.
@@ -1104,6 +1250,9 @@ type Retry struct {
 // RetryRequest defines model for RetryRequest.
 type RetryRequest struct {
 	AddTries int `json:"add_tries,omitempty,omitzero"`
+
+	// Payload What the next attempts get instead of the task's payload, judged as at submit.
+	Payload json.RawMessage `json:"payload,omitempty,omitzero"`
 }
 
 // RetrySpec Which ends of an attempt are tried again, how often, after how long.
@@ -1466,6 +1615,11 @@ type WaitFor string
 // AttemptNumber defines model for AttemptNumber.
 type AttemptNumber = int
 
+// BulkJobID A UUID in lower case.
+//
+// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+type BulkJobID = ID
+
 // CorrelationID defines model for CorrelationID.
 type CorrelationID = string
 
@@ -1568,6 +1722,20 @@ type ListAuditParams struct {
 
 	// PageToken The `next_page_token` of the page before.
 	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// ListBulkJobsParams defines parameters for ListBulkJobs.
+type ListBulkJobsParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// StartBulkJobParams defines parameters for StartBulkJob.
+type StartBulkJobParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
@@ -1797,6 +1965,12 @@ type ChangePasswordJSONRequestBody = PasswordChange
 // RefreshJSONRequestBody defines body for Refresh for application/json ContentType.
 type RefreshJSONRequestBody = RefreshRequest
 
+// StartBulkJobJSONRequestBody defines body for StartBulkJob for application/json ContentType.
+type StartBulkJobJSONRequestBody = BulkSpec
+
+// PreviewBulkJobJSONRequestBody defines body for PreviewBulkJob for application/json ContentType.
+type PreviewBulkJobJSONRequestBody = BulkSpec
+
 // ActivateDeviceJSONRequestBody defines body for ActivateDevice for application/json ContentType.
 type ActivateDeviceJSONRequestBody = DeviceNote
 
@@ -1883,6 +2057,21 @@ type ServerInterface interface {
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx echo.Context) error
+	// ListBulkJobs List bulk jobs, newest first
+	// (GET /bulk-jobs)
+	ListBulkJobs(ctx echo.Context, params ListBulkJobsParams) error
+	// StartBulkJob Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	// (POST /bulk-jobs)
+	StartBulkJob(ctx echo.Context, params StartBulkJobParams) error
+	// PreviewBulkJob Tell what a bulk job would change now
+	// (POST /bulk-jobs/preview)
+	PreviewBulkJob(ctx echo.Context) error
+	// GetBulkJob Get a bulk job and how far it is
+	// (GET /bulk-jobs/{id})
+	GetBulkJob(ctx echo.Context, id BulkJobID) error
+	// StopBulkJob Stop a bulk job
+	// (POST /bulk-jobs/{id}/stop)
+	StopBulkJob(ctx echo.Context, id BulkJobID) error
 	// ListDeadLetters List dead letters by what they have in common
 	// (GET /dead-letters)
 	ListDeadLetters(ctx echo.Context, params ListDeadLettersParams) error
@@ -2286,6 +2475,101 @@ func (w *ServerInterfaceWrapper) Refresh(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Refresh(ctx)
+	return err
+}
+
+// ListBulkJobs converts echo context to params.
+func (w *ServerInterfaceWrapper) ListBulkJobs(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListBulkJobsParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListBulkJobs(ctx, params)
+	return err
+}
+
+// StartBulkJob converts echo context to params.
+func (w *ServerInterfaceWrapper) StartBulkJob(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartBulkJobParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StartBulkJob(ctx, params)
+	return err
+}
+
+// PreviewBulkJob converts echo context to params.
+func (w *ServerInterfaceWrapper) PreviewBulkJob(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PreviewBulkJob(ctx)
+	return err
+}
+
+// GetBulkJob converts echo context to params.
+func (w *ServerInterfaceWrapper) GetBulkJob(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id BulkJobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetBulkJob(ctx, id)
+	return err
+}
+
+// StopBulkJob converts echo context to params.
+func (w *ServerInterfaceWrapper) StopBulkJob(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id BulkJobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StopBulkJob(ctx, id)
 	return err
 }
 
@@ -3793,6 +4077,11 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/tasks", wrapper.ListTasks, options.OperationMiddlewares["listTasks"]...)
 	router.POST(options.BaseURL+"/tasks", wrapper.SubmitTask, options.OperationMiddlewares["submitTask"]...)
 	router.GET(options.BaseURL+"/dead-letters", wrapper.ListDeadLetters, options.OperationMiddlewares["listDeadLetters"]...)
+	router.GET(options.BaseURL+"/bulk-jobs", wrapper.ListBulkJobs, options.OperationMiddlewares["listBulkJobs"]...)
+	router.POST(options.BaseURL+"/bulk-jobs", wrapper.StartBulkJob, options.OperationMiddlewares["startBulkJob"]...)
+	router.POST(options.BaseURL+"/bulk-jobs/preview", wrapper.PreviewBulkJob, options.OperationMiddlewares["previewBulkJob"]...)
+	router.GET(options.BaseURL+"/bulk-jobs/:id", wrapper.GetBulkJob, options.OperationMiddlewares["getBulkJob"]...)
+	router.POST(options.BaseURL+"/bulk-jobs/:id/stop", wrapper.StopBulkJob, options.OperationMiddlewares["stopBulkJob"]...)
 	router.POST(options.BaseURL+"/tasks/batch", wrapper.SubmitTasks, options.OperationMiddlewares["submitTasks"]...)
 	router.GET(options.BaseURL+"/tasks/:id", wrapper.GetTask, options.OperationMiddlewares["getTask"]...)
 	router.PATCH(options.BaseURL+"/tasks/:id", wrapper.ChangeTask, options.OperationMiddlewares["changeTask"]...)
@@ -4214,6 +4503,202 @@ type RefreshdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response RefreshdefaultApplicationProblemPlusJSONResponse) VisitRefreshResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBulkJobsRequestObject struct {
+	Params ListBulkJobsParams
+}
+
+type ListBulkJobsResponseObject interface {
+	VisitListBulkJobsResponse(w http.ResponseWriter) error
+}
+
+type ListBulkJobs200JSONResponse BulkJobList
+
+func (response ListBulkJobs200JSONResponse) VisitListBulkJobsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListBulkJobsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListBulkJobsdefaultApplicationProblemPlusJSONResponse) VisitListBulkJobsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartBulkJobRequestObject struct {
+	Params StartBulkJobParams
+	Body   *StartBulkJobJSONRequestBody
+}
+
+type StartBulkJobResponseObject interface {
+	VisitStartBulkJobResponse(w http.ResponseWriter) error
+}
+
+type StartBulkJob201JSONResponse BulkJob
+
+func (response StartBulkJob201JSONResponse) VisitStartBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartBulkJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response StartBulkJobdefaultApplicationProblemPlusJSONResponse) VisitStartBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewBulkJobRequestObject struct {
+	Body *PreviewBulkJobJSONRequestBody
+}
+
+type PreviewBulkJobResponseObject interface {
+	VisitPreviewBulkJobResponse(w http.ResponseWriter) error
+}
+
+type PreviewBulkJob200JSONResponse BulkPreview
+
+func (response PreviewBulkJob200JSONResponse) VisitPreviewBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewBulkJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PreviewBulkJobdefaultApplicationProblemPlusJSONResponse) VisitPreviewBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBulkJobRequestObject struct {
+	ID BulkJobID `json:"id"`
+}
+
+type GetBulkJobResponseObject interface {
+	VisitGetBulkJobResponse(w http.ResponseWriter) error
+}
+
+type GetBulkJob200JSONResponse BulkJob
+
+func (response GetBulkJob200JSONResponse) VisitGetBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetBulkJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetBulkJobdefaultApplicationProblemPlusJSONResponse) VisitGetBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StopBulkJobRequestObject struct {
+	ID BulkJobID `json:"id"`
+}
+
+type StopBulkJobResponseObject interface {
+	VisitStopBulkJobResponse(w http.ResponseWriter) error
+}
+
+type StopBulkJob200JSONResponse BulkJob
+
+func (response StopBulkJob200JSONResponse) VisitStopBulkJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StopBulkJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response StopBulkJobdefaultApplicationProblemPlusJSONResponse) VisitStopBulkJobResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -6690,6 +7175,21 @@ type StrictServerInterface interface {
 	// Refresh Exchange a refresh token for new tokens
 	// (POST /auth/refresh)
 	Refresh(ctx context.Context, request RefreshRequestObject) (RefreshResponseObject, error)
+	// ListBulkJobs List bulk jobs, newest first
+	// (GET /bulk-jobs)
+	ListBulkJobs(ctx context.Context, request ListBulkJobsRequestObject) (ListBulkJobsResponseObject, error)
+	// StartBulkJob Cancel, retry, delete or re-prioritise all tasks that a filter passes
+	// (POST /bulk-jobs)
+	StartBulkJob(ctx context.Context, request StartBulkJobRequestObject) (StartBulkJobResponseObject, error)
+	// PreviewBulkJob Tell what a bulk job would change now
+	// (POST /bulk-jobs/preview)
+	PreviewBulkJob(ctx context.Context, request PreviewBulkJobRequestObject) (PreviewBulkJobResponseObject, error)
+	// GetBulkJob Get a bulk job and how far it is
+	// (GET /bulk-jobs/{id})
+	GetBulkJob(ctx context.Context, request GetBulkJobRequestObject) (GetBulkJobResponseObject, error)
+	// StopBulkJob Stop a bulk job
+	// (POST /bulk-jobs/{id}/stop)
+	StopBulkJob(ctx context.Context, request StopBulkJobRequestObject) (StopBulkJobResponseObject, error)
 	// ListDeadLetters List dead letters by what they have in common
 	// (GET /dead-letters)
 	ListDeadLetters(ctx context.Context, request ListDeadLettersRequestObject) (ListDeadLettersResponseObject, error)
@@ -7231,6 +7731,175 @@ func (sh *strictHandler) Refresh(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(RefreshResponseObject); ok {
 		return validResponse.VisitRefreshResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListBulkJobs operation middleware
+func (sh *strictHandler) ListBulkJobs(ctx echo.Context, params ListBulkJobsParams) error {
+	var request ListBulkJobsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListBulkJobs(ctx.Request().Context(), request.(ListBulkJobsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListBulkJobs")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListBulkJobsResponseObject); ok {
+		return validResponse.VisitListBulkJobsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StartBulkJob operation middleware
+func (sh *strictHandler) StartBulkJob(ctx echo.Context, params StartBulkJobParams) error {
+	var request StartBulkJobRequestObject
+
+	request.Params = params
+
+	var body StartBulkJobJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StartBulkJob(ctx.Request().Context(), request.(StartBulkJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartBulkJob")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StartBulkJobResponseObject); ok {
+		return validResponse.VisitStartBulkJobResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PreviewBulkJob operation middleware
+func (sh *strictHandler) PreviewBulkJob(ctx echo.Context) error {
+	var request PreviewBulkJobRequestObject
+
+	var body PreviewBulkJobJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PreviewBulkJob(ctx.Request().Context(), request.(PreviewBulkJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PreviewBulkJob")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PreviewBulkJobResponseObject); ok {
+		return validResponse.VisitPreviewBulkJobResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetBulkJob operation middleware
+func (sh *strictHandler) GetBulkJob(ctx echo.Context, id BulkJobID) error {
+	var request GetBulkJobRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetBulkJob(ctx.Request().Context(), request.(GetBulkJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetBulkJob")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetBulkJobResponseObject); ok {
+		return validResponse.VisitGetBulkJobResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StopBulkJob operation middleware
+func (sh *strictHandler) StopBulkJob(ctx echo.Context, id BulkJobID) error {
+	var request StopBulkJobRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StopBulkJob(ctx.Request().Context(), request.(StopBulkJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StopBulkJob")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StopBulkJobResponseObject); ok {
+		return validResponse.VisitStopBulkJobResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -20,6 +20,7 @@ import (
 // Store is what the public API needs of the storage contract.
 type Store interface {
 	store.Tasks
+	store.Bulk
 	store.Fleet
 	store.Audit
 	store.Operators

@@ -129,7 +129,7 @@ func (s *Server) submittedBefore(ctx context.Context, o store.Once, fault error)
 // one of them.
 func (s *Server) judge(ctx context.Context, in submission) ([]berth.NewTask, error) {
 	var f berth.Faults
-	j := judge{server: s, pools: map[string]found[berth.PoolID]{}, plugins: map[string]found[[]berth.Plugin]{}, places: map[berth.PluginVersion][][]string{}}
+	j := newJudge(s)
 	var err error
 	if j.now, err = s.nowFor(ctx, in.specs); err != nil {
 		return nil, err
@@ -162,6 +162,10 @@ type judge struct {
 	plugins map[string]found[[]berth.Plugin]
 	// places of payloads that name secrets
 	places map[berth.PluginVersion][][]string
+}
+
+func newJudge(s *Server) *judge {
+	return &judge{server: s, pools: map[string]found[berth.PoolID]{}, plugins: map[string]found[[]berth.Plugin]{}, places: map[berth.PluginVersion][][]string{}}
 }
 
 func (j *judge) placesOf(p berth.Plugin) [][]string {

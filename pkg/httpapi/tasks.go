@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/logging"
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -63,7 +65,10 @@ func (s *Server) RetryTask(ctx context.Context, in RetryTaskRequestObject) (Retr
 	if in.Body != nil {
 		p.AddTries = in.Body.AddTries
 	}
-	var err error
+	err := s.editPayload(ctx, &p, in.Body)
+	if err != nil {
+		return nil, s.readable(ctx, in.ID, err)
+	}
 	if p.Once, err = onceOf(in.Params.IdempotencyKey, "retryTask "+in.ID, in.Body); err != nil {
 		return nil, err
 	}
@@ -73,6 +78,28 @@ func (s *Server) RetryTask(ctx context.Context, in RetryTaskRequestObject) (Retr
 	}
 	logging.Transitions(s.cfg.Logger, transitions)
 	return RetryTask200JSONResponse(taskOf(t)), nil
+}
+
+// editPayload judges the payload of a retry, where there is one, as at submit.
+func (s *Server) editPayload(ctx context.Context, p *store.RetryParams, body *RetryRequest) error {
+	if body == nil || len(body.Payload) == 0 {
+		return nil
+	}
+	task, err := s.cfg.Store.GetTask(ctx, p.Scope, p.Task)
+	if err != nil {
+		return err
+	}
+	n := berth.NewTask{
+		Requirement: task.Requirement, Payload: redact.NewBytes(body.Payload), Retry: berth.DefaultRetryPolicy(),
+		Inputs: task.Inputs, Secrets: task.Secrets,
+	}
+	var f berth.Faults
+	n.Normalise("", time.Time{}, &f)
+	if err := newJudge(s).plugin(ctx, "", &n, &f); err != nil {
+		return err
+	}
+	p.Payload = n.Payload
+	return bounded(&f)
 }
 
 // ChangeTask answers PATCH /tasks/{id}.

@@ -36,6 +36,8 @@ const (
 	// DefaultGuessesInterval is between two sweeps of failed logins and used
 	// assertions, ± 20 %.
 	DefaultGuessesInterval = time.Minute
+	// DefaultBulkInterval is between two looks for bulk jobs, ± 20 %.
+	DefaultBulkInterval = time.Second
 	// sweepPage is how many tasks one page has: a million are seen in under two hours.
 	sweepPage  = 1000
 	loopJitter = 0.2
@@ -44,6 +46,7 @@ const (
 // Store is what a Keeper sweeps.
 type Store interface {
 	store.Keeping
+	store.Bulk
 	store.Guesses
 }
 
@@ -169,8 +172,8 @@ func (k *Keeper) GuessesOnce(ctx context.Context) error {
 
 // LoopsConfig says how the loops run. Zero intervals are the defaults.
 type LoopsConfig struct {
-	ReapInterval, HostsInterval, LostTasksInterval, GuessesInterval time.Duration
-	ReapDisabled, HostsDisabled, LostTasksDisabled, GuessesDisabled bool
+	ReapInterval, HostsInterval, LostTasksInterval, GuessesInterval, BulkInterval time.Duration
+	ReapDisabled, HostsDisabled, LostTasksDisabled, GuessesDisabled, BulkDisabled bool
 	// Gate shuts the loops while the schema will not do; nil: never.
 	Gate    daemon.Gate
 	Metrics *daemon.LoopMetrics
@@ -194,6 +197,7 @@ func (k *Keeper) Components(c LoopsConfig) []daemon.Component {
 		loop("silent_hosts", c.HostsInterval, DefaultHostsInterval, c.HostsDisabled, k.SilentHostsOnce),
 		loop("lost_tasks", c.LostTasksInterval, DefaultLostTasksInterval, c.LostTasksDisabled, k.LostTasksOnce),
 		loop("guesses", c.GuessesInterval, DefaultGuessesInterval, c.GuessesDisabled, k.GuessesOnce),
+		loop("bulk_jobs", c.BulkInterval, DefaultBulkInterval, c.BulkDisabled, k.BulkOnce),
 	}
 }
 
@@ -201,6 +205,7 @@ func (k *Keeper) Components(c LoopsConfig) []daemon.Component {
 type Metrics struct {
 	reaps, hosts, lost, amnesties prometheus.Counter
 	until                         prometheus.Gauge
+	bulks                         *prometheus.CounterVec
 }
 
 // NewMetrics registers the keeper's metrics with r.
@@ -217,8 +222,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Name: "berth_leasekeeper_amnesty_until_timestamp_seconds", Help: "When the newest amnesty ends or ended; 0 without any.",
 		}),
 	}
-	r.MustRegister(m.reaps, m.hosts, m.lost, m.amnesties, m.until)
+	m.bulks = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_leasekeeper_bulk_tasks_total", Help: "Tasks changed by bulk jobs, by act.",
+	}, []string{"act"})
+	r.MustRegister(m.bulks, m.reaps, m.hosts, m.lost, m.amnesties, m.until)
 	return m
+}
+
+func (m *Metrics) bulk(act berth.BulkAct, n int) {
+	if m != nil {
+		m.bulks.WithLabelValues(string(act)).Add(float64(n))
+	}
 }
 
 func (m *Metrics) lostTasks(n int) {

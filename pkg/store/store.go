@@ -11,7 +11,7 @@
 //   - The database's clock decides; no caller passes the time. Opening an
 //     engine with [Options.Clock] replaces it, for tests and for SQLite.
 //   - Rules are asked of pkg/berth after the rows they judge are locked. Lock
-//     order: schedule, idempotency key, user, API key, input, class, queue/delayed token,
+//     order: bulk job, schedule, idempotency key, user, API key, input, class, queue/delayed token,
 //     attempt, lease, task, cause, device, host, then insert-only rows; many rows of a
 //     kind ascending by key.
 //   - Each transition writes its audit row in the same transaction and is
@@ -36,6 +36,7 @@ import (
 // Store is everything. Callers should ask for the narrow interface they need.
 type Store interface {
 	Tasks
+	Bulk
 	Agents
 	HostKeyring
 	Scheduling

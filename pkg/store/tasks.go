@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
 )
 
 // Tasks are the operations of clients and operators on tasks.
@@ -56,7 +57,9 @@ type Tasks interface {
 	// final state, reason and result are cleared, give-up and hand-backs count
 	// anew from now),
 	// and a failed one (waiting for its backoff) there at once, budget
-	// unchanged. Any other state is berth.ErrWrongState. It obeys Once: a repeat
+	// unchanged. Any other state is berth.ErrWrongState. A payload that
+	// is given takes the place of the old one; the trail says that it was edited, and
+	// nothing of it. It obeys Once: a repeat
 	// returns the task as it is now, without transitions.
 	RetryTask(ctx context.Context, p RetryParams) (berth.Task, []berth.Transition, error)
 
@@ -111,20 +114,22 @@ type SubmitResult struct {
 	Transitions []berth.Transition
 }
 
-// TaskFilter narrows a list; zero fields pass everything.
+// TaskFilter narrows a list; zero fields pass everything. Bulk jobs store it as
+// JSON.
 type TaskFilter struct {
-	States     []berth.TaskState
-	Pool       berth.PoolID
-	Plugin     string
-	Tag        string
-	NamePrefix string
-	Submitter  string // principal id
-	Schedule   berth.ScheduleID
-	Device     berth.DeviceID
+	States     []berth.TaskState `json:"states,omitempty"`
+	Pool       berth.PoolID      `json:"pool,omitempty"`
+	Plugin     string            `json:"plugin,omitempty"`
+	Tag        string            `json:"tag,omitempty"`
+	NamePrefix string            `json:"name_prefix,omitempty"`
+	Submitter  string            `json:"submitter,omitempty"` // principal id
+	Schedule   berth.ScheduleID  `json:"schedule,omitempty"`
+	Device     berth.DeviceID    `json:"device,omitempty"`
 	// SubmittedFrom (inclusive) and SubmittedTo (exclusive).
-	SubmittedFrom, SubmittedTo time.Time
+	SubmittedFrom time.Time `json:"submitted_from,omitzero"`
+	SubmittedTo   time.Time `json:"submitted_to,omitzero"`
 	// Cause of dead letters: those alone are read.
-	Cause berth.CauseKey
+	Cause berth.CauseKey `json:"cause,omitempty"`
 }
 
 // TaskParams names a task and who acts on it.
@@ -139,6 +144,8 @@ type RetryParams struct {
 	TaskParams
 	// AddTries is 1 to berth.MaxTries; 0 means 1.
 	AddTries int
+	// Payload that the next attempts get; zero leaves it as it is.
+	Payload redact.Bytes
 	Once     Once
 }
 

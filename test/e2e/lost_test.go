@@ -34,6 +34,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 	maps.Copy(cases, lostOperatorCases())
 	maps.Copy(cases, lostAccountCases())
 	maps.Copy(cases, lostAgentCases())
+	maps.Copy(cases, lostBulkCases())
 	routes := mutatingRoutes(t)
 	for _, r := range routes {
 		if _, ok := cases[r]; !ok {
@@ -46,7 +47,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 		}
 	}
 	onBoth(t, func(t *testing.T, engine harness.Engine) {
-		c := harness.NewCluster(t, harness.Options{Engine: engine})
+		c := harness.NewCluster(t, harness.Options{Engine: engine, Env: map[string]string{"BERTH_LOOP_BULK_JOBS_DISABLED": "true"}})
 		w := &lostWorld{Cluster: c, proxy: c.Lossy(t, c.APIs[0].URL)}
 		for _, r := range routes {
 			if cases[r] == nil {

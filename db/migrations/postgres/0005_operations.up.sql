@@ -97,6 +97,7 @@ CREATE TABLE bulk_jobs (
     owner_id    text NOT NULL,
     request_id  text NOT NULL DEFAULT '',
     position    uuid, -- of the last task looked at; from the newest to the oldest
+    position_cause text NOT NULL DEFAULT '', -- of a walk through causes
     upper       uuid NOT NULL, -- tasks that came later are none of its
     looked      bigint NOT NULL DEFAULT 0,
     changed     bigint NOT NULL DEFAULT 0,

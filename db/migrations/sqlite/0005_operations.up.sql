@@ -93,6 +93,7 @@ CREATE TABLE bulk_jobs (
     owner_id    TEXT NOT NULL,
     request_id  TEXT NOT NULL DEFAULT '',
     position    TEXT, -- of the last task looked at; from the newest to the oldest
+    position_cause TEXT NOT NULL DEFAULT '', -- of a walk through causes
     upper       TEXT NOT NULL, -- tasks that came later are none of its
     looked      INTEGER NOT NULL DEFAULT 0,
     changed     INTEGER NOT NULL DEFAULT 0,

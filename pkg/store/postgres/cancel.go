@@ -167,7 +167,7 @@ func (t *tx) retryNow(p store.RetryParams, k berth.Task) ([]berth.Transition, er
 	if err != nil {
 		return nil, err
 	}
-	return t.requeueByHand(p.Actor, k, tok, k.Budget)
+	return t.requeueByHand(p, k, tok, k.Budget)
 }
 
 // revive takes a dead-lettered task back. It has no token: its own row decides.
@@ -212,10 +212,19 @@ UPDATE tasks SET budget = $2, final_state = NULL, final_reason = NULL, finished_
 		uid(k.ID), budget); err != nil {
 		return nil, err
 	}
-	return t.requeueByHand(p.Actor, k, tok, budget)
+	return t.requeueByHand(p, k, tok, budget)
 }
 
-func (t *tx) requeueByHand(actor berth.Actor, k berth.Task, tok token, budget int) ([]berth.Transition, error) {
+func (t *tx) requeueByHand(p store.RetryParams, k berth.Task, tok token, budget int) ([]berth.Transition, error) {
+	edited := !p.Payload.IsZero()
+	if edited {
+		if err := t.lockTasks([]berth.TaskID{k.ID}); err != nil {
+			return nil, err
+		}
+		if _, err := t.exec(`UPDATE tasks SET payload = $2 WHERE id = $1`, uid(k.ID), cleanJSON(p.Payload.Reveal())); err != nil {
+			return nil, err
+		}
+	}
 	now, err := t.now()
 	if err != nil {
 		return nil, err
@@ -229,5 +238,5 @@ func (t *tx) requeueByHand(actor berth.Actor, k berth.Task, tok token, budget in
 		Event: berth.EventRetriedByHand, Task: k.ID, From: k.State, To: berth.StateQueued, Pool: k.Pool,
 		CorrelationID: k.CorrelationID, At: now,
 	}}
-	return moves, t.auditMove(actor, moves[0], berth.NumberFacts("budget", k.Budget), berth.NumberFacts("budget", budget))
+	return moves, t.auditMove(p.Actor, moves[0], berth.RetryFacts(k.Budget, false), berth.RetryFacts(budget, edited))
 }

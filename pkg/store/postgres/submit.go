@@ -40,7 +40,18 @@ func (t *tx) replay(p store.SubmitParams) (tasks []berth.Task, replayed bool, er
 		return nil, false, err
 	}
 	tasks, err = t.tasksInOrder(ids)
-	return tasks, true, err
+	if err != nil || len(tasks) > 0 {
+		return tasks, true, err
+	}
+	// What was made is deleted: the key is free again, for the first that takes it.
+	n, err := t.exec(`
+UPDATE idempotency_keys SET task_ids = $4, created_at = berth_now()
+WHERE principal_kind = $1 AND principal_id = $2 AND key = $3 AND task_ids = $5`,
+		string(p.Actor.Kind), p.Actor.ID, p.IdempotencyKey, mapped(p.Tasks, func(k berth.NewTask) pgtype.UUID { return uid(k.ID) }), mapped(ids, uid[string]))
+	if err == nil && n == 0 {
+		err = errStartOver
+	}
+	return nil, false, err
 }
 
 func (t *tx) tasksInOrder(ids []string) ([]berth.Task, error) {
@@ -60,6 +71,9 @@ func (s *Store) SubmittedTasks(ctx context.Context, principal berth.Principal, o
 			return err
 		}
 		tasks, err = t.tasksInOrder(ids)
+		if err == nil && len(tasks) == 0 {
+			err = fmt.Errorf("tasks of the idempotency key: %w", berth.ErrNotFound)
+		}
 		return err
 	})
 	return only(tasks, err)

@@ -154,6 +154,35 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 		and("t.submitter_kind = %s", string(scope.Owner.Kind))
 		and("t.submitter_id = %s", scope.Owner.ID)
 	}
+	where = append(where, q.passes(f)...)
+	from := "tasks t"
+	if len(f.States) > 0 {
+		places, final := places(q, f.States)
+		switch {
+		case len(final) == 0:
+			from = "(" + strings.Join(places, " UNION ALL ") + ") s JOIN tasks t ON t.id = s.task_id"
+		case len(places) == 0:
+			and("t.final_state = ANY (%s)", final)
+		default:
+			for i, p := range places {
+				places[i] = "EXISTS (SELECT 1 FROM (" + p + ") s WHERE s.task_id = t.id)"
+			}
+			and("(t.final_state = ANY (%s) OR "+strings.Join(places, " OR ")+")", final)
+		}
+	}
+	page1 := `SELECT t.* FROM ` + from
+	if len(where) > 0 {
+		page1 += ` WHERE ` + strings.Join(where, " AND ")
+	}
+	page1 += ` ORDER BY ` + order + ` LIMIT ` + q.arg(page.Limit()+1)
+	q.sql = taskSelect(false) + ` FROM (` + page1 + `) t ` + taskJoins + ` ORDER BY t.id DESC`
+	return q
+}
+
+// passes are the conditions that a task meets which the filter passes, whatever its
+// state and its cause.
+func (q *query) passes(f store.TaskFilter) (where []string) {
+	and := func(format string, v any) { where = append(where, fmt.Sprintf(format, q.arg(v))) }
 	if f.Pool != "" {
 		and("t.pool_id = %s", uid(f.Pool))
 	}
@@ -181,28 +210,7 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 	if !f.SubmittedTo.IsZero() {
 		and("t.submitted_at < %s", f.SubmittedTo)
 	}
-	from := "tasks t"
-	if len(f.States) > 0 {
-		places, final := places(q, f.States)
-		switch {
-		case len(final) == 0:
-			from = "(" + strings.Join(places, " UNION ALL ") + ") s JOIN tasks t ON t.id = s.task_id"
-		case len(places) == 0:
-			and("t.final_state = ANY (%s)", final)
-		default:
-			for i, p := range places {
-				places[i] = "EXISTS (SELECT 1 FROM (" + p + ") s WHERE s.task_id = t.id)"
-			}
-			and("(t.final_state = ANY (%s) OR "+strings.Join(places, " OR ")+")", final)
-		}
-	}
-	page1 := `SELECT t.* FROM ` + from
-	if len(where) > 0 {
-		page1 += ` WHERE ` + strings.Join(where, " AND ")
-	}
-	page1 += ` ORDER BY ` + order + ` LIMIT ` + q.arg(page.Limit()+1)
-	q.sql = taskSelect(false) + ` FROM (` + page1 + `) t ` + taskJoins + ` ORDER BY t.id DESC`
-	return q
+	return where
 }
 
 // places gives a subquery of task ids for each place that the unfinished states

@@ -20,9 +20,18 @@ func (s *Store) SubmitTasks(ctx context.Context, p store.SubmitParams) (res stor
 			return err
 		}
 		if replayed {
-			res.Replayed = true
-			res.Tasks, err = loadTasks(t, stored)
-			return err
+			if res.Tasks, err = loadTasks(t, stored); err != nil {
+				return err
+			}
+			if res.Replayed = len(res.Tasks) > 0; res.Replayed {
+				return nil
+			}
+			// What was made is deleted: the key is free again.
+			if err := t.execOne(`UPDATE idempotency_keys SET task_ids = ?4, created_at = ?5
+				WHERE principal_kind = ?1 AND principal_id = ?2 AND key = ?3`,
+				p.Actor.Kind, p.Actor.ID, p.IdempotencyKey, list(idsOf(p.Tasks)), micros(t.now)); err != nil {
+				return err
+			}
 		}
 		if res.Transitions, err = submit(t, p); err != nil {
 			return err
@@ -68,6 +77,9 @@ func (s *Store) SubmittedTasks(ctx context.Context, principal berth.Principal, o
 			return err
 		}
 		tasks, err = loadTasks(t, ids)
+		if err == nil && len(tasks) == 0 {
+			err = notFound("tasks of the idempotency key")
+		}
 		return err
 	})
 	if err != nil {

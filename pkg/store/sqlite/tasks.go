@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -328,19 +329,8 @@ func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (task berth.
 			task = before
 			return nil
 		}
-		tok, err := retryToken(t, before, max(p.AddTries, 1))
+		tr, err := retry(t, p.Actor, before, p.AddTries, p.Payload)
 		if err != nil {
-			return err
-		}
-		if err := enqueue(t, tok, before.Pool); err != nil {
-			return err
-		}
-		tr := taskTransition(t, before, berth.EventRetriedByHand, berth.StateQueued, "")
-		budget := before.Budget
-		if before.State == berth.StateDeadLetter {
-			budget = before.Tries + max(p.AddTries, 1)
-		}
-		if err := auditMove(t, p.Actor, tr, berth.NumberFacts("budget", before.Budget), berth.NumberFacts("budget", budget)); err != nil {
 			return err
 		}
 		trs = []berth.Transition{tr}
@@ -351,6 +341,30 @@ func (s *Store) RetryTask(ctx context.Context, p store.RetryParams) (task berth.
 		return berth.Task{}, nil, err
 	}
 	return task, trs, nil
+}
+
+// retry puts a task back in the queue; addTries 0 means 1, a zero payload leaves
+// that as it is.
+func retry(t *tx, actor berth.Actor, task berth.Task, addTries int, payload redact.Bytes) (berth.Transition, error) {
+	tok, err := retryToken(t, task, max(addTries, 1))
+	if err != nil {
+		return berth.Transition{}, err
+	}
+	edited := !payload.IsZero()
+	if edited {
+		if err := t.execOne("UPDATE tasks SET payload = ?2 WHERE id = ?1", task.ID, content(payload)); err != nil {
+			return berth.Transition{}, err
+		}
+	}
+	if err := enqueue(t, tok, task.Pool); err != nil {
+		return berth.Transition{}, err
+	}
+	tr := taskTransition(t, task, berth.EventRetriedByHand, berth.StateQueued, "")
+	budget := task.Budget
+	if task.State == berth.StateDeadLetter {
+		budget = task.Tries + max(addTries, 1)
+	}
+	return tr, auditMove(t, actor, tr, berth.RetryFacts(task.Budget, false), berth.RetryFacts(budget, edited))
 }
 
 // retryToken takes the token of a task that waits for its retry, or makes a new

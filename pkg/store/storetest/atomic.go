@@ -114,7 +114,7 @@ type callFunc = func(ctx context.Context, s store.Store) error
 
 func operations() []operation {
 	return slices.Concat(taskOperations(), agentOperations(), manyOperations(), otherOperations(), inputOperations(), operatorOperations(), guardOperations(), secretOperations(), scheduleOperations(),
-		accountOperations(), fleetOperations())
+		accountOperations(), fleetOperations(), bulkOperations())
 }
 
 func taskOperations() []operation {

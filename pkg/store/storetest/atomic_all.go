@@ -11,7 +11,7 @@ import (
 // readers are the operations that change nothing: all others are broken off at
 // each of their statements.
 var readers = []string{
-	"GetTask", "ListTasks", "SubmittedTasks", "ListAttempts", "ListArtifacts", "GetArtifact", "ReadLog", "PlacementFacts",
+	"GetTask", "ListTasks", "ListDeadLetters", "PreviewBulk", "GetBulk", "ListBulk", "SubmittedTasks", "ListAttempts", "ListArtifacts", "GetArtifact", "ReadLog", "PlacementFacts",
 	"CheckUpload", "AttemptInput", "HostKeys", "SchedulablePools", "LastAmnesty", "UnknownBlobs",
 	"GetPool", "ListPools", "GetDevice", "ListDevices", "GetHost", "ListHosts", "ListEnrolments", "ListPlugins", "PluginVersions",
 	"OpenInput", "GetInput", "ListInputs", "InputParts", "GetSecret", "ListSecrets", "GetSchedule", "ListSchedules", "ListFires", "SealedValues",

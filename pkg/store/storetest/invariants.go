@@ -349,7 +349,7 @@ func (w *world) checkTransition(tr berth.Transition) {
 		(tr.From == "") == (tr.Event == berth.EventSubmitted || tr.Reason == berth.ReasonFoundLost) &&
 		waiting == (tr.Device == "") && waiting == (tr.Host == "") && waiting == (tr.Fence == 0) && waiting == (tr.Number == 0)
 	switch tr.Event {
-	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised:
+	case berth.EventSubmitted, berth.EventQueued, berth.EventRetriedByHand, berth.EventReprioritised, berth.EventDeleted:
 		ok = ok && waiting
 	case berth.EventRepaired:
 		ok = ok && tr.Outcome == "" && tr.Reason != ""

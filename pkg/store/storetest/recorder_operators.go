@@ -13,6 +13,12 @@ func (r *recorder) SetTaskPriority(ctx context.Context, p store.TaskParams, prio
 	return task, trs, err
 }
 
+func (r *recorder) RunBulkPage(ctx context.Context, limit int) (store.BulkPage, error) {
+	page, err := r.Store.RunBulkPage(ctx, limit)
+	r.journal.note(page.Job.Actor(), page.Transitions, err)
+	return page, err
+}
+
 // SweepTasks may repair some before it fails on another: what it returns counts.
 func (r *recorder) SweepTasks(ctx context.Context, actor berth.Actor, after berth.TaskID, limit int) (store.SweepResult, error) {
 	res, err := r.Store.SweepTasks(ctx, actor, after, limit)

@@ -20,6 +20,7 @@ func Run(t *testing.T, h Harness) {
 		{"Cancel", cancelChecks()},
 		{"Retry", retryChecks()},
 		{"DeadLetter", deadLetterChecks()},
+		{"Bulk", bulkChecks()},
 		{"Enrol", append(enrolChecks(), enrolHostileChecks()...)},
 		{"HostKeys", hostKeyChecks()},
 		{"Sync", append(syncChecks(), hardwareChecks()...)},
