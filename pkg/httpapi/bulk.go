@@ -83,7 +83,7 @@ func (s *Server) bulkSpec(ctx context.Context, in BulkSpec) (store.BulkSpec, err
 		}
 		addUnder("", invalid, &faults)
 	}
-	return spec, bounded(&faults)
+	return spec, faults.Err()
 }
 
 // GetBulkJob answers GET /bulk-jobs/{id}.

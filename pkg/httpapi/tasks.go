@@ -99,7 +99,7 @@ func (s *Server) editPayload(ctx context.Context, p *store.RetryParams, body *Re
 		return err
 	}
 	p.Payload = n.Payload
-	return bounded(&f)
+	return f.Err()
 }
 
 // ChangeTask answers PATCH /tasks/{id}.
