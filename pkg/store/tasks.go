@@ -146,7 +146,7 @@ type RetryParams struct {
 	AddTries int
 	// Payload that the next attempts get; zero leaves it as it is.
 	Payload redact.Bytes
-	Once     Once
+	Once    Once
 }
 
 // ReadLogParams of ReadLog.
