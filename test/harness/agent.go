@@ -27,6 +27,8 @@ type AgentOptions struct {
 	// of something in between, "" for none.
 	API    int
 	Server string
+	// Env is added to its environment.
+	Env map[string]string
 }
 
 // Agent is a Host Agent of the cluster.
@@ -46,6 +48,16 @@ type Agent struct {
 // when the agent has synced.
 func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 	tb.Helper()
+	a := c.NewAgent(tb, o)
+	c.Agents = append(c.Agents, a)
+	a.Start(tb)
+	a.HostID = a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" }).Text("host_id")
+	return a
+}
+
+// NewAgent makes an agent with a token to enrol with; it is not started.
+func (c *Cluster) NewAgent(tb testing.TB, o AgentOptions) *Agent {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
 	defer cancel()
 	token, err := c.Client.CreateEnrolmentToken(ctx, client.EnrolmentTokenSpec{HostNamePattern: o.Name})
@@ -63,9 +75,7 @@ func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 		"BERTH_PROCESS_SLOTS": strconv.Itoa(o.Processes), "BERTH_BROWSER_CONTEXTS": strconv.Itoa(o.Browsers),
 		"BERTH_LABELS": strings.Join(o.Labels, ","), "BERTH_ALLOW_LOOPBACK": strconv.FormatBool(o.Loopback),
 	}}
-	c.Agents = append(c.Agents, a)
-	a.Start(tb)
-	a.HostID = a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" }).Text("host_id")
+	maps.Copy(a.Env, o.Env)
 	return a
 }
 
