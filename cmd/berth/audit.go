@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 )
 
@@ -39,6 +41,13 @@ func newAuditCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			none := "No audit rows pass these filters."
+			if p.Actor != "" && !berth.ValidID(p.Actor) {
+				none += " Where --actor is a user's name, only administrators find it; the id always does (-o json shows it)."
+			}
+			if err := c.auditIDs(cmd.Context(), api, &p); err != nil {
+				return err
+			}
 			events, next, err := pages(limit, func(size int, token string) ([]client.AuditEvent, string, error) {
 				p.PageSize, p.PageToken = size, token
 				l, err := api.ListAudit(cmd.Context(), p)
@@ -56,22 +65,75 @@ func newAuditCommand(c *cli) *cobra.Command {
 					e.At.Local().Format("2006-01-02 15:04:05"), auditActor(e), e.Action, e.TargetKind + "/" + e.Target, clip(auditChange(e), 70), e.Client, e.RequestID,
 				})
 			}
-			c.printTable([]any{"at", "actor", "action", "target", "change", "client", "request"}, rows, "No audit rows pass these filters.")
+			c.printTable([]any{"at", "actor", "action", "target", "change", "client", "request"}, rows, none)
 			c.more(next, len(events))
 			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&p.Actor, "actor", "", "by this user, host or daemon (id)")
+	f.StringVar(&p.Actor, "actor", "", "by this user, host or daemon (id, or name)")
 	f.StringVar(&p.Action, "action", "", "this action, such as host.drain, or all that begin alike, such as host.")
-	f.StringVar(&target, "target", "", "on this target, KIND/ID, or on all of a KIND, such as pool")
-	f.StringVar(&p.Host, "host", "", "that concern this host (id)")
-	f.StringVar(&p.Device, "device", "", "that concern this device (id)")
+	f.StringVar(&target, "target", "", "on this target, such as host/lab-1 or KIND/ID, or on all of a KIND, such as pool")
+	f.StringVar(&p.Host, "host", "", "that concern this host (id, or name)")
+	f.StringVar(&p.Device, "device", "", "that concern this device (id, or name)")
 	f.StringVar(&p.RequestID, "request", "", "of this request (id)")
 	f.StringVar(&from, "from", "", "since this time (RFC 3339), or for so long, such as 2h")
 	f.StringVar(&to, "to", "", "before this time (RFC 3339), or so long ago, such as 30m")
 	f.IntVar(&limit, "limit", 50, "at most this many; 0 for all")
 	return cmd
+}
+
+// auditIDs puts ids in the place of names: rows hold ids alone.
+func (c *cli) auditIDs(ctx context.Context, api *client.Client, p *client.ListAuditParams) (err error) {
+	if p.Host, err = c.auditID(ctx, api, "host", p.Host); err != nil {
+		return err
+	}
+	if p.Device, err = c.auditID(ctx, api, "device", p.Device); err != nil {
+		return err
+	}
+	if p.Target, err = c.auditID(ctx, api, p.TargetKind, p.Target); err != nil {
+		return err
+	}
+	for _, kind := range []string{"host", "user"} { // what is neither may be a daemon
+		if id, err := c.auditID(ctx, api, kind, p.Actor); err == nil && p.Actor != "" {
+			p.Actor = id
+		}
+	}
+	return nil
+}
+
+// auditID is the id of what a name means. Ids, and names of what has no other id,
+// stay what they are.
+func (c *cli) auditID(ctx context.Context, api *client.Client, kind, name string) (string, error) {
+	if id := strings.ToLower(strings.TrimSpace(name)); id == "" || berth.ValidID(id) {
+		return id, nil
+	}
+	switch kind {
+	case "host": // a revoked one, too
+		all, err := allHosts(ctx, api)
+		if err != nil {
+			return "", err
+		}
+		h, err := only("host", name, slices.DeleteFunc(all, func(h client.Host) bool { return h.Name != name }), func(h client.Host) string { return h.ID })
+		return h.ID, err
+	case "device":
+		d, err := c.device(ctx, api, name)
+		return d.ID, err
+	case "user":
+		u, err := c.userNamed(ctx, api, name)
+		return u.ID, err
+	case "pool":
+		all, _, err := pages(0, func(size int, token string) ([]client.Pool, string, error) {
+			l, err := api.ListPools(ctx, client.ListPoolsParams{PageSize: size, PageToken: token})
+			return l.Pools, l.NextPageToken, err
+		})
+		if err != nil {
+			return "", err
+		}
+		p, err := only("pool", name, slices.DeleteFunc(all, func(p client.Pool) bool { return p.Name != name }), func(p client.Pool) string { return p.ID })
+		return p.ID, err
+	}
+	return name, nil
 }
 
 // moment is a time that a flag says, or how long ago it was; zero for "".

@@ -43,6 +43,9 @@ func (c *cli) onMasterKey(verb, short string, flag *string,
 			if err != nil {
 				return err
 			}
+			if err := readySchema(cmd.Context(), target); err != nil {
+				return err
+			}
 			s, err := storeopen.Open(cmd.Context(), redact.NewString(target), store.Options{})
 			if err != nil {
 				return err
@@ -66,8 +69,10 @@ func (c *cli) printSealed(n identity.SealedCounts) error {
 		return c.printJSON(map[string]int{"current": n.Current, "old": n.Old, "resealed": n.Resealed, "unknown": n.Unknown})
 	}
 	c.printFields([][2]string{
-		{"Under the current master key", fmt.Sprint(n.Current)}, {"Sealed anew just now", fmt.Sprint(n.Resealed)},
-		{"Under an old one", fmt.Sprint(n.Old)}, {"Under an unknown one", fmt.Sprint(n.Unknown)},
+		{"Under the current master key", fmt.Sprint(n.Current)},
+		{"Sealed anew just now", fmt.Sprint(n.Resealed)},
+		{"Under an old one", fmt.Sprint(n.Old)},
+		{"Under an unknown one", fmt.Sprint(n.Unknown)},
 	})
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // hostile is what a task's log or a name can hold: it sets the clipboard, renames
@@ -38,7 +39,7 @@ func TestALogOnATerminalIsTextAndColours(t *testing.T) {
 	if !ok {
 		t.Errorf("text and colours are %q", whole)
 	}
-	if rest, ok = strings.CutSuffix(rest, "\x1b[0m"); !ok || strings.ContainsAny(rest, "\x1b\x07\x7f\b\u009b\u202e\x9b") {
+	if rest, ok = strings.CutSuffix(rest, "\x1b[0m"); !ok || !utf8.ValidString(rest) || strings.ContainsAny(rest, "\x1b\x07\x7f\b\u009b\u202e") {
 		t.Errorf("the rest is %q", rest)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -159,18 +158,12 @@ func newSecretGrantCommand(c *cli, verb, short string, add bool) *cobra.Command 
 				}
 				named = append(named, client.SecretGrant{User: user.ID})
 			}
-			s, err := api.GetSecret(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			grants := slices.DeleteFunc(s.Grants, func(g client.SecretGrant) bool { return slices.Contains(named, g) })
+			spec := client.SecretSpec{RemoveGrants: named}
 			if add {
-				grants = append(grants, named...)
+				spec = client.SecretSpec{AddGrants: named}
 			}
-			if grants == nil {
-				grants = []client.SecretGrant{}
-			}
-			if s, err = api.PutSecret(cmd.Context(), args[0], client.SecretSpec{Grants: &grants}); err != nil {
+			s, err := api.PutSecret(cmd.Context(), args[0], spec)
+			if err != nil {
 				return err
 			}
 			return c.showSecret(s)

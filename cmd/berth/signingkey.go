@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +27,9 @@ func (c *cli) onSigningKeys(verb, short string, act func(*client.Client, context
 				return err
 			}
 			keys, err := act(api, cmd.Context())
+			if client.HasCode(err, "wrong_state") { // there are as many as may be
+				return &remedyError{what: strings.TrimRight(whatOf(err), "."), remedy: "berth signing-key list shows how old they are"}
+			}
 			if err != nil {
 				return err
 			}
@@ -39,6 +44,14 @@ func (c *cli) onSigningKeys(verb, short string, act func(*client.Client, context
 			return nil
 		},
 	}
+}
+
+func whatOf(err error) string {
+	var p *client.Problem
+	if errors.As(err, &p) {
+		return p.What()
+	}
+	return err.Error()
 }
 
 // signingKeyState: keys newer than the one that signs are on their way.

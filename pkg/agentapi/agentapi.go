@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -53,6 +54,9 @@ type Config struct {
 	// ClientCertificates: a caller must have shown a certificate that the server's
 	// listener verified (mutual TLS).
 	ClientCertificates bool
+	// AddressRate is how many requests a second of one network the routes take that
+	// need no token; 0: no limit.
+	AddressRate int
 	// PollEvery is how often a waiting claim looks without a hint, ±20 %; 0: 1 s.
 	PollEvery time.Duration
 }
@@ -145,9 +149,13 @@ func (a *API) Register(e *echo.Echo) error {
 		table[identity.Route{Method: r.method, Path: pattern(r.path)}] = r.access
 	}
 	require := a.Identity.Require(table)
+	address := httpserver.ByAddress(a.AddressRate)
 	claims, waits := httpserver.AtOnce(maxClaims, hostKey), httpserver.AtOnce(maxWaits, hostKey)
 	for _, r := range a.routes() {
 		chain := []echo.MiddlewareFunc{a.certified, require, noStore, a.takes(r.body)}
+		if r.access.Role() == "" {
+			chain = slices.Insert(chain, 0, address)
+		}
 		switch {
 		case r.path == protocol.PathClaims:
 			chain = append(chain, claims)

@@ -15,12 +15,35 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/berth-dev/berth/pkg/agentapi"
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/identity"
 	"github.com/berth-dev/berth/pkg/protocol"
 	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
+
+// TestStrangersHaveARate: what needs no token is limited by the caller's network,
+// what a host does is not.
+func TestStrangersHaveARate(t *testing.T) {
+	onSQLite(t, func(t *testing.T, w *world) {
+		a := w.newAgent("a")
+		anon := &agent{w: w}
+		for _, path := range []string{protocol.PathEnrol, protocol.PathToken} {
+			limited := false
+			for range 200 {
+				if res := anon.call("POST", path, map[string]any{}); res.status == 429 {
+					limited = res.problem.Code == "rate_limited" || res.problem.Code == "too_many_requests"
+					break
+				}
+			}
+			if !limited {
+				t.Errorf("%s answers whatever comes", path)
+			}
+		}
+		a.sync(1)
+	}, func(c *agentapi.Config) { c.AddressRate = 10 })
+}
 
 func TestEnrolmentLetsOneHostInOnce(t *testing.T) {
 	onBoth(t, func(t *testing.T, w *world) {

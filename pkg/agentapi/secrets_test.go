@@ -21,7 +21,7 @@ const secretMark = "v4lue-of-a-secret"
 // master key opens.
 func (w *world) putSecret(name string, damaged bool, grants ...berth.SecretGrant) {
 	w.t.Helper()
-	_, err := w.store.PutSecret(w.t.Context(), store.PutSecretParams{Name: name, Grants: &grants, Seal: func(version int) (redact.Bytes, error) {
+	_, err := w.store.PutSecret(w.t.Context(), store.PutSecretParams{Name: name, Grants: berth.GrantChange{Set: &grants}, Seal: func(version int) (redact.Bytes, error) {
 		if damaged {
 			version++ // a value is bound to its version
 		}

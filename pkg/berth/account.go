@@ -78,6 +78,8 @@ func (u User) Changed(c UserChange, otherKeepers bool) (User, error) {
 	switch {
 	case u.Disabled == next.Disabled && SameRoles(u.Roles, next.Roles):
 		return u, nil // also for a repeat, whose version is no longer the user's
+	case u.Issuer != "" && !SameRoles(u.Roles, next.Roles):
+		return u, &WrongStateError{Thing: "user", State: "an external issuer's", Message: "its roles are what the issuer's tokens map to (BERTH_ISSUERS_FILE)"}
 	case c.Version != 0 && c.Version != u.Version:
 		return u, &WrongStateError{Thing: "user", State: "of version " + strconv.Itoa(u.Version), Message: "somebody changed it meanwhile; read it again and decide anew"}
 	case u.KeepsTheKeys() && !next.KeepsTheKeys() && !otherKeepers:
@@ -85,6 +87,16 @@ func (u User) Changed(c UserChange, otherKeepers bool) (User, error) {
 	}
 	next.Version++
 	return next, nil
+}
+
+// SeenWith is a user of an external issuer after a token that maps to roles, with
+// the next version where that changes something. Without roles nothing changes.
+func (u User) SeenWith(roles []Role) User {
+	if len(roles) > 0 && !SameRoles(u.Roles, roles) {
+		u.Roles = SortedRoles(roles)
+		u.Version++
+	}
+	return u
 }
 
 // SortedRoles is roles without repeats, least first.

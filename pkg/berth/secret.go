@@ -96,16 +96,78 @@ func (s Secret) GrantedTo(user UserID, roles []Role) bool {
 // ImpliedRoles are the roles of people that one of roles includes, least first.
 func ImpliedRoles(roles []Role) []Role { return included(Roles(), roles) }
 
-// NormaliseGrants sorts grants and drops repeats, or names what is no grant at
-// grants[i]. Whether a user is there it does not judge.
-func NormaliseGrants(grants []SecretGrant) ([]SecretGrant, error) {
+// GrantChange is what becomes of a secret's grants. The zero value leaves them.
+type GrantChange struct {
+	// Set replaces them all, unless it is nil.
+	Set *[]SecretGrant
+	// Add and Remove leave the others as they are, so that two people who change
+	// them at once both succeed. What is in both is added.
+	Add, Remove []SecretGrant
+}
+
+// Normalise sorts the lists and drops repeats, or names what is no grant at
+// grants[i], add_grants[i] or remove_grants[i]. Whether a user is there it does not
+// judge.
+func (c GrantChange) Normalise() (GrantChange, error) {
+	if c.Set != nil && len(c.Add)+len(c.Remove) > 0 {
+		return c, Invalid("grants", "all grants are replaced, and some are added or removed", "send either grants, or add_grants and remove_grants")
+	}
+	var err error
+	if c.Set != nil {
+		var set []SecretGrant
+		if set, err = normaliseGrants("grants", *c.Set); err == nil {
+			c.Set = &set
+		}
+		return c, err
+	}
+	if c.Add, err = normaliseGrants("add_grants", c.Add); err != nil {
+		return c, err
+	}
+	c.Remove, err = normaliseGrants("remove_grants", c.Remove)
+	return c, err
+}
+
+// Of is what a normalised change makes of grants; nil: they stay as they are.
+func (c GrantChange) Of(old []SecretGrant) (*[]SecretGrant, error) {
+	if c.Set != nil || len(c.Add)+len(c.Remove) == 0 {
+		return c.Set, nil
+	}
+	grants := slices.DeleteFunc(slices.Clone(old), func(g SecretGrant) bool { return slices.Contains(c.Remove, g) })
+	grants, err := normaliseGrants("add_grants", append(grants, c.Add...))
+	return &grants, err
+}
+
+// Granted are the grants that a normalised change names, in its order.
+func (c GrantChange) Granted() []SecretGrant {
+	if c.Set != nil {
+		return *c.Set
+	}
+	return c.Add
+}
+
+// Unknown is the fault of granting to users that are not among known.
+func (c GrantChange) Unknown(known []UserID) error {
+	var f Faults
+	path := "add_grants"
+	if c.Set != nil {
+		path = "grants"
+	}
+	for i, g := range c.Granted() {
+		if g.Kind == GrantUser && !slices.Contains(known, UserID(g.Grantee)) {
+			f.Add(fmt.Sprintf("%s[%d].user", path, i), "there is no such user", "`berth user list` shows the ids")
+		}
+	}
+	return f.Err()
+}
+
+func normaliseGrants(path string, grants []SecretGrant) ([]SecretGrant, error) {
 	var f Faults
 	if len(grants) > MaxSecretGrants {
-		f.Add("grants", fmt.Sprintf("%d grants", len(grants)), fmt.Sprintf("use at most %d; grant it to a role", MaxSecretGrants))
+		f.Add(path, fmt.Sprintf("%d grants", len(grants)), fmt.Sprintf("use at most %d; grant it to a role", MaxSecretGrants))
 		return nil, f.Err()
 	}
 	for i, g := range grants {
-		at := fmt.Sprintf("grants[%d]", i)
+		at := fmt.Sprintf("%s[%d]", path, i)
 		switch g.Kind {
 		case GrantUser:
 			if !ValidID(g.Grantee) {
@@ -122,17 +184,6 @@ func NormaliseGrants(grants []SecretGrant) ([]SecretGrant, error) {
 	out := slices.Clone(grants)
 	slices.SortFunc(out, func(a, b SecretGrant) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(out), f.Err()
-}
-
-// UnknownGrantees is the fault of the grants to users that are not among known.
-func UnknownGrantees(grants []SecretGrant, known []UserID) error {
-	var f Faults
-	for i, g := range grants {
-		if g.Kind == GrantUser && !slices.Contains(known, UserID(g.Grantee)) {
-			f.Add(fmt.Sprintf("grants[%d].user", i), "there is no such user", "`berth user list` shows the ids")
-		}
-	}
-	return f.Err()
 }
 
 // GrantedUsers are the users that grants name, ascending.

@@ -1311,8 +1311,13 @@ type SecretList struct {
 
 // SecretSpec defines model for SecretSpec.
 type SecretSpec struct {
-	Description *string        `json:"description,omitempty"`
-	Grants      *[]SecretGrant `json:"grants,omitempty"`
+	// AddGrants Leave the others as they are, unlike `grants`, which cannot be sent with it.
+	AddGrants   []SecretGrant `json:"add_grants,omitempty,omitzero"`
+	Description *string       `json:"description,omitempty"`
+
+	// Grants Replace all that there are.
+	Grants       *[]SecretGrant `json:"grants,omitempty"`
+	RemoveGrants []SecretGrant  `json:"remove_grants,omitempty,omitzero"`
 
 	// Value At least 3 bytes; shorter ones could not be masked.
 	Value *string `json:"value,omitempty"`
@@ -2622,7 +2627,7 @@ type ClientInterface interface {
 
 	// PutSecretWithBody Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+	// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -2631,7 +2636,7 @@ type ClientInterface interface {
 
 	// PutSecret Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+	// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -4067,7 +4072,7 @@ func (c *RawClient) GetSecret(ctx context.Context, name SecretName, reqEditors .
 
 // PutSecretWithBody Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes any type of body and a specified content type.
 //
@@ -4086,7 +4091,7 @@ func (c *RawClient) PutSecretWithBody(ctx context.Context, name SecretName, cont
 
 // PutSecret Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8846,7 +8851,7 @@ type ClientWithResponsesInterface interface {
 
 	// PutSecretWithBodyWithResponse Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+	// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -8855,7 +8860,7 @@ type ClientWithResponsesInterface interface {
 
 	// PutSecretWithResponse Create a secret, or change its value, grants or description
 	//
-	// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+	// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -13692,7 +13697,7 @@ func (c *ClientWithResponses) GetSecretWithResponse(ctx context.Context, name Se
 
 // PutSecretWithBodyWithResponse Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -13707,7 +13712,7 @@ func (c *ClientWithResponses) PutSecretWithBodyWithResponse(ctx context.Context,
 
 // PutSecretWithResponse Create a secret, or change its value, grants or description
 //
-// What is absent stays as it is; the grants are replaced as a whole. A value is never shown again. A new one counts for attempts that are handed to a host after this.
+// What is absent stays as it is. A value is never shown again. A new one counts for attempts that are handed to a host after this.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

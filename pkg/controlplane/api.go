@@ -99,6 +99,7 @@ func (a *API) route(version string) error {
 	agents, err := agentapi.New(agentapi.Config{
 		Store: a.p.Store, Blobs: a.blobs, Identity: a.identity, Logger: a.p.Log, Timings: a.p.Timings,
 		ApprovePlugins: a.c.ApprovePlugins, Drain: a.drain, ClientCertificates: a.c.AgentClientCA != "",
+		AddressRate: a.c.AddressRate,
 	})
 	if err != nil {
 		return err

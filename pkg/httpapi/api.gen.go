@@ -1311,8 +1311,13 @@ type SecretList struct {
 
 // SecretSpec defines model for SecretSpec.
 type SecretSpec struct {
-	Description *string        `json:"description,omitempty"`
-	Grants      *[]SecretGrant `json:"grants,omitempty"`
+	// AddGrants Leave the others as they are, unlike `grants`, which cannot be sent with it.
+	AddGrants   []SecretGrant `json:"add_grants,omitempty,omitzero"`
+	Description *string       `json:"description,omitempty"`
+
+	// Grants Replace all that there are.
+	Grants       *[]SecretGrant `json:"grants,omitempty"`
+	RemoveGrants []SecretGrant  `json:"remove_grants,omitempty,omitzero"`
 
 	// Value At least 3 bytes; shorter ones could not be masked.
 	Value *string `json:"value,omitempty"`

@@ -64,16 +64,10 @@ func (s *Server) PutSecret(ctx context.Context, in PutSecretRequestObject) (PutS
 		}
 	}
 	if in.Body.Grants != nil {
-		grants := make([]berth.SecretGrant, 0, len(*in.Body.Grants))
-		for _, g := range *in.Body.Grants {
-			if g.User != "" {
-				grants = append(grants, berth.SecretGrant{Kind: berth.GrantUser, Grantee: g.User})
-			} else {
-				grants = append(grants, berth.SecretGrant{Kind: berth.GrantRole, Grantee: string(g.Role)})
-			}
-		}
-		p.Grants = &grants
+		set := grantsOf(*in.Body.Grants)
+		p.Grants.Set = &set
 	}
+	p.Grants.Add, p.Grants.Remove = grantsOf(in.Body.AddGrants), grantsOf(in.Body.RemoveGrants)
 	secret, err := s.cfg.Store.PutSecret(ctx, p)
 	if err != nil {
 		return nil, err
@@ -87,6 +81,18 @@ func (s *Server) DeleteSecret(ctx context.Context, in DeleteSecretRequestObject)
 		return nil, err
 	}
 	return DeleteSecret204Response{}, nil
+}
+
+func grantsOf(in []SecretGrant) []berth.SecretGrant {
+	grants := make([]berth.SecretGrant, 0, len(in))
+	for _, g := range in {
+		if g.User != "" {
+			grants = append(grants, berth.SecretGrant{Kind: berth.GrantUser, Grantee: g.User})
+		} else {
+			grants = append(grants, berth.SecretGrant{Kind: berth.GrantRole, Grantee: string(g.Role)})
+		}
+	}
+	return grants
 }
 
 func secretOf(secret berth.Secret) Secret {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/httpserver"
+	"github.com/berth-dev/berth/pkg/problem"
 	"github.com/berth-dev/berth/pkg/strictjson"
 )
 
@@ -125,6 +126,13 @@ func (s *Server) validateStream(c echo.Context, op operation, next echo.HandlerF
 func (s *Server) readBody(c echo.Context, op operation) (*httpserver.Body, error) {
 	r := c.Request()
 	held, err := s.bodies.Read(c, callerKey(c), op.maxBody())
+	if err != nil && problem.Of(err).Unknown {
+		// What came is no body: chunks that are none, or too few bytes.
+		return nil, &problem.Error{
+			Status: http.StatusBadRequest, Code: problem.CodeBadRequest, Title: "Bad request",
+			Detail: "The body cannot be read to its end.", Remedy: "Check the client, and what is between it and the server.", Err: err,
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -145,7 +145,9 @@ func (b *Bodies) read(c echo.Context, body *Body, who string, limit int64) error
 	_ = deadline(time.Now().Add(readWithin))
 	buf.Grow(int(size) - buf.Len() + bytes.MinRead)
 	_, err := buf.ReadFrom(in)
-	_ = deadline(time.Now().Add(answeredWithin))
+	if err == nil { // else the server would wait as long for the rest
+		_ = deadline(time.Now().Add(answeredWithin))
+	}
 	body.bytes = buf.Bytes()
 	return err
 }

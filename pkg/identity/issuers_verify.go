@@ -82,7 +82,7 @@ func (s *Service) verifyExternal(ctx context.Context, i *issuer, token string) (
 	}
 	caller := Caller{Roles: roles, Credential: berth.Credential("issuer:" + i.URL)}
 	user, err := s.accounts.ProvisionUser(ctx, store.ProvisionParams{
-		ID: berth.UserID(uuid.Must(uuid.NewV7()).String()), Issuer: i.URL, Subject: subject, Names: i.names(c, subject),
+		ID: berth.UserID(uuid.Must(uuid.NewV7()).String()), Issuer: i.URL, Subject: subject, Names: i.names(c, subject), Roles: roles,
 		Actor: berth.Actor{Principal: berth.System().Principal, Credential: caller.Credential},
 	})
 	switch {

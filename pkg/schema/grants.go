@@ -143,12 +143,18 @@ func (g *granting) grant() error {
 	if err != nil {
 		return err
 	}
+	columns, err := g.auditColumns()
+	if err != nil {
+		return err
+	}
 	list := []string{`REVOKE ALL ON SCHEMA ` + g.quotedSchema + ` FROM ` + g.quoted, `GRANT USAGE ON SCHEMA ` + g.quotedSchema + ` TO ` + g.quoted}
 	for _, table := range tables {
 		rights := "SELECT, INSERT, UPDATE, DELETE"
 		switch table {
 		case "audit_events":
-			rights = "SELECT, INSERT"
+			// Without the id, which the database gives: a row with the highest there is
+			// would stand before all that come, and hide them.
+			rights = "SELECT, INSERT (" + columns + ")"
 		case "schema_migrations":
 			rights = "SELECT"
 		}
@@ -178,6 +184,14 @@ func (g *granting) tables() ([]string, error) {
 	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return names, sqlError(err)
+}
+
+// auditColumns are those of the audit trail but its id, for a statement.
+func (g *granting) auditColumns() (list string, err error) {
+	err = g.conn.QueryRow(g.ctx, `
+SELECT COALESCE(string_agg(quote_ident(attname), ', ' ORDER BY attnum), '') FROM pg_attribute
+WHERE attrelid = to_regclass('audit_events') AND attnum > 0 AND NOT attisdropped AND attname <> 'id'`).Scan(&list)
+	return list, sqlError(err)
 }
 
 // verify finds what the role has by other ways than these grants.

@@ -79,6 +79,9 @@ func TestDaemonsMayNotTouchTheTrail(t *testing.T) {
 		`UPDATE schema_migrations SET version = 1`, `CREATE INDEX ON audit_events (at)`, `DROP FUNCTION berth_expire_audit`,
 		`CREATE OR REPLACE FUNCTION berth_audit_kept() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN OLD; END'`,
 		`SET session_replication_role = replica`, `CREATE ROLE other`, `SET ROLE postgres`,
+		// The highest id there is would stand before all rows to come, and hide them.
+		`INSERT INTO audit_events (id, at, actor_kind, actor_id, action, target_kind, target_id)
+			OVERRIDING SYSTEM VALUE VALUES (9223372036854775807, clock_timestamp(), 'system', 'x', 'pool.created', 'pool', 'forged')`,
 	)
 	owner.exec(t, `CREATE TABLE later (x text)`)
 	d.exec(t, `INSERT INTO later VALUES ('a')`)

@@ -69,10 +69,11 @@ type UserAdmin interface {
 	// AddUser is CreateUser under Once: a repeat returns the user that the first
 	// call made, as it is now. A zero hash makes a service that cannot log in.
 	AddUser(ctx context.Context, p AddUserParams) (berth.User, error)
-	// ProvisionUser returns the user of an external issuer, who may be disabled,
-	// and makes it without roles, under the first free of the names, when it is
-	// seen first; several at once make one. Where no name is free it is
-	// berth.ErrExists.
+	// ProvisionUser returns the user of an external issuer, who may be disabled, and
+	// makes it under the first free of the names when it is seen first; several at
+	// once make one. Its roles become p.Roles, so that grants to a role count while
+	// nobody is there to show a token; without any they stay. Where no name is free
+	// it is berth.ErrExists.
 	ProvisionUser(ctx context.Context, p ProvisionParams) (berth.User, error)
 	// ChangeUser sets roles or disables and enables. What would leave nobody who
 	// is enabled, has a password and is an administrator is berth.ErrWrongState;
@@ -140,6 +141,8 @@ type ProvisionParams struct {
 	Issuer, Subject string
 	// Names to take the first free one of.
 	Names []string
+	// Roles that its newest token maps to.
+	Roles []berth.Role
 	Actor berth.Actor
 }
 

@@ -51,5 +51,5 @@ type PutSecretParams struct {
 	// nil: never.
 	Same        func(old SealedValue) bool
 	Description *string
-	Grants      *[]berth.SecretGrant
+	Grants      berth.GrantChange
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/berth-dev/berth/api"
 	"github.com/berth-dev/berth/pkg/agentapi"
+	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/client"
 	"github.com/berth-dev/berth/pkg/httpapi"
 	"github.com/berth-dev/berth/pkg/protocol"
@@ -172,7 +173,16 @@ var unaudited = map[string]string{
 	"POST /api/v1/inputs":       "nothing is there yet; the upload's end is on record",
 }
 
-// audited checks that a call left an audit row.
+// factless are the acts of public calls that have nothing to compare, and why.
+// Transitions have their states.
+var factless = map[string]string{
+	string(berth.AuditLogin):           "nothing of the user changes",
+	string(berth.AuditLogout):          "the credential names the session that ended",
+	string(berth.AuditPasswordChanged): "neither password may be told",
+}
+
+// audited checks that a call left an audit row that says who, from where, with what
+// and what changed.
 func (w *lostWorld) audited(c lostCall, lost harness.LostAnswer) {
 	w.t.Helper()
 	path, _, _ := strings.Cut(c.path, "?")
@@ -180,13 +190,16 @@ func (w *lostWorld) audited(c lostCall, lost harness.LostAnswer) {
 		return
 	}
 	id := lost.Header.Get("X-Request-Id")
-	rows := w.Query(w.t, "SELECT actor_kind, client, credential FROM audit_events WHERE request_id = '"+id+"'")
+	rows := w.Query(w.t, "SELECT actor_kind, client, credential, action, before, after FROM audit_events WHERE request_id = '"+id+"'")
 	if id == "" || len(rows) == 0 {
 		w.t.Errorf("no audit row bears the request id %q of this call", id)
 	}
 	for _, r := range rows {
 		if r[0] == "user" && (r[1] == "" || r[2] == "") && !strings.HasSuffix(path, "/auth/login") {
 			w.t.Errorf("an audit row of this call does not say from where or with what: %v", r)
+		}
+		if r[4] == "" && r[5] == "" && !strings.HasPrefix(r[3], "task.") && factless[r[3]] == "" {
+			w.t.Errorf("an audit row of this call says neither what was nor what is: %v", r)
 		}
 	}
 }

@@ -29,6 +29,8 @@ type AgentOptions struct {
 	// of something in between, "" for none.
 	API    int
 	Server string
+	// Env is added to its environment.
+	Env map[string]string
 }
 
 // Agent is a Host Agent of the cluster.
@@ -48,6 +50,16 @@ type Agent struct {
 // when the agent has synced.
 func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 	tb.Helper()
+	a := c.NewAgent(tb, o)
+	c.Agents = append(c.Agents, a)
+	a.Start(tb)
+	a.HostID = a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" }).Text("host_id")
+	return a
+}
+
+// NewAgent makes an agent with a token to enrol with; it is not started.
+func (c *Cluster) NewAgent(tb testing.TB, o AgentOptions) *Agent {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
 	defer cancel()
 	token, err := c.Client.CreateEnrolmentToken(ctx, client.EnrolmentTokenSpec{HostNamePattern: o.Name})
@@ -66,9 +78,7 @@ func (c *Cluster) AddAgent(tb testing.TB, o AgentOptions) *Agent {
 		"BERTH_LABELS": strings.Join(o.Labels, ","), "BERTH_ALLOW_LOOPBACK": strconv.FormatBool(o.Loopback),
 		"BERTH_PLUGIN_DIR": o.PluginDir,
 	}}
-	c.Agents = append(c.Agents, a)
-	a.Start(tb)
-	a.HostID = a.AwaitLine(tb, Patience, "synced", func(l Line) bool { return l.Text("message") == "synced" }).Text("host_id")
+	maps.Copy(a.Env, o.Env)
 	return a
 }
 

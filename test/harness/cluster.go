@@ -2,6 +2,7 @@ package harness
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"maps"
 	"net/http"
@@ -38,6 +39,8 @@ type Options struct {
 	DSN string
 	// Env is added to every daemon's environment.
 	Env map[string]string
+	// TLS of the test's own client; nil: the system's.
+	TLS *tls.Config
 }
 
 // Admin is the first administrator of every cluster.
@@ -89,7 +92,7 @@ func Prepare(tb testing.TB, o Options) *Cluster {
 	c := &Cluster{
 		Engine: o.Engine, Folder: Folder(tb), Password: "Pw-canary-" + random(), OwnerURL: o.DSN,
 		MasterKey: hexKey(),
-		http:      &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32}},
+		http:      &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 32, TLSClientConfig: o.TLS}},
 	}
 	tb.Cleanup(c.http.CloseIdleConnections)
 	switch {

@@ -51,7 +51,12 @@ func (d *Daemon) Runs() []*Process { return d.runs }
 func (d *Daemon) Admin() string { return "http://" + d.admin }
 
 // URL is the base URL of its public server.
-func (d *Daemon) URL() string { return "http://" + d.public }
+func (d *Daemon) URL() string {
+	if d.Env["BERTH_TLS_CERT_FILE"] != "" {
+		return "https://" + d.public
+	}
+	return "http://" + d.public
+}
 
 // AwaitReady waits until /readyz answers 200.
 func (d *Daemon) AwaitReady(tb testing.TB) {

@@ -35,12 +35,8 @@ func grantsOf(kinds, grantees []string) (grants []berth.SecretGrant) {
 
 // PutSecret is documented at store.Secrets.
 func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret berth.Secret, err error) {
-	if p.Grants != nil {
-		grants, err := berth.NormaliseGrants(*p.Grants)
-		if err != nil {
-			return berth.Secret{}, err
-		}
-		p.Grants = &grants
+	if p.Grants, err = p.Grants.Normalise(); err != nil {
+		return berth.Secret{}, err
 	}
 	err = s.write(ctx, "PutSecret", func(t *tx) error {
 		old, known, err := t.lockSecret(p.Name)
@@ -51,10 +47,12 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 		if err != nil {
 			return err
 		}
-		if p.Grants != nil {
-			if err := t.checkGrantees(*p.Grants); err != nil {
-				return err
-			}
+		if err := t.checkGrantees(p.Grants); err != nil {
+			return err
+		}
+		grants, err := p.Grants.Of(old.Grants)
+		if err != nil {
+			return err
 		}
 		p := p // the closure may run again
 		if same, err := t.sameSecret(p, old); err != nil {
@@ -62,7 +60,7 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 		} else if same {
 			p.Seal = nil
 		}
-		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, p.Grants, now)
+		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, grants, now)
 		if !known {
 			return t.addSecret(p, secret)
 		}
@@ -71,7 +69,7 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 			secret = old
 			return nil
 		}
-		return t.changeSecret(p, old, secret, before, after)
+		return t.changeSecret(p, secret, grants != nil, before, after)
 	})
 	return only(secret, err)
 }
@@ -99,8 +97,8 @@ func (t *tx) sameSecret(p store.PutSecretParams, old berth.Secret) (bool, error)
 }
 
 // checkGrantees finds the users that grants name.
-func (t *tx) checkGrantees(grants []berth.SecretGrant) error {
-	users := berth.GrantedUsers(grants)
+func (t *tx) checkGrantees(change berth.GrantChange) error {
+	users := berth.GrantedUsers(change.Granted())
 	if len(users) == 0 {
 		return nil
 	}
@@ -108,7 +106,7 @@ func (t *tx) checkGrantees(grants []berth.SecretGrant) error {
 	if err != nil {
 		return err
 	}
-	return berth.UnknownGrantees(grants, known)
+	return change.Unknown(known)
 }
 
 func (t *tx) addSecret(p store.PutSecretParams, s berth.Secret) error {
@@ -135,7 +133,7 @@ INSERT INTO secrets (name, sealed, version, description, created_at, updated_at)
 	return t.auditChange(p.Actor, s.UpdatedAt, berth.AuditSecretCreated, "secret", s.Name, "", after)
 }
 
-func (t *tx) changeSecret(p store.PutSecretParams, old, s berth.Secret, before, after berth.Facts) error {
+func (t *tx) changeSecret(p store.PutSecretParams, s berth.Secret, grants bool, before, after berth.Facts) error {
 	if p.Seal != nil {
 		sealed, err := p.Seal(s.Version)
 		if err != nil {
@@ -148,8 +146,8 @@ func (t *tx) changeSecret(p store.PutSecretParams, old, s berth.Secret, before, 
 	if _, err := t.exec(`UPDATE secrets SET description = $2, updated_at = $3 WHERE name = $1`, s.Name, clean(s.Description), s.UpdatedAt); err != nil {
 		return err
 	}
-	if p.Grants != nil {
-		if _, err := t.exec(`DELETE FROM secret_grants WHERE secret = $1`, old.Name); err != nil {
+	if grants {
+		if _, err := t.exec(`DELETE FROM secret_grants WHERE secret = $1`, s.Name); err != nil {
 			return err
 		}
 		if err := t.writeGrants(s); err != nil {

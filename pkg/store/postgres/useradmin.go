@@ -55,12 +55,18 @@ func (s *Store) ProvisionUser(ctx context.Context, p store.ProvisionParams) (ber
 		u, ok, err = first(t, scanUser, known, clean(p.Issuer), clean(p.Subject))
 		return err
 	})
-	if err != nil || ok {
+	if err != nil || ok && u.SeenWith(p.Roles).Version == u.Version {
 		return only(u.User, err)
 	}
-	err = s.write(ctx, "ProvisionUser", func(t *tx) error {
+	err = s.write(ctx, "ProvisionUser", func(t *tx) (err error) {
+		if u, ok, err = first(t, scanUser, known+` FOR NO KEY UPDATE`, clean(p.Issuer), clean(p.Subject)); err != nil {
+			return err
+		}
+		if ok {
+			return t.seenWith(p, &u.User)
+		}
 		for _, name := range p.Names {
-			_, err := t.addUser(p.Actor, berth.User{ID: p.ID, Name: name, Issuer: clean(p.Issuer), Subject: clean(p.Subject)}, redact.String{})
+			_, err := t.addUser(p.Actor, berth.User{ID: p.ID, Name: name, Issuer: clean(p.Issuer), Subject: clean(p.Subject), Roles: p.Roles}, redact.String{})
 			if err != nil {
 				return err
 			}
@@ -71,6 +77,23 @@ func (s *Store) ProvisionUser(ctx context.Context, p store.ProvisionParams) (ber
 		return fmt.Errorf("a user of each of the names: %w", berth.ErrExists)
 	})
 	return only(u.User, err)
+}
+
+// seenWith gives a locked user the roles of its newest token.
+func (t *tx) seenWith(p store.ProvisionParams, u *berth.User) error {
+	old := *u
+	*u = u.SeenWith(p.Roles)
+	if u.Version == old.Version {
+		return nil
+	}
+	now, err := t.now()
+	if err != nil {
+		return err
+	}
+	if _, err := t.exec(`UPDATE users SET roles = $2, version = $3 WHERE id = $1`, uid(u.ID), roleTexts(u.Roles), u.Version); err != nil {
+		return err
+	}
+	return t.auditChange(p.Actor, now, berth.AuditUserChanged, "user", string(u.ID), old.Facts(), u.Facts())
 }
 
 // ChangeUser is documented at store.UserAdmin. All who might be the last

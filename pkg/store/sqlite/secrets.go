@@ -25,22 +25,20 @@ func scanSecret(r row) (s berth.Secret, err error) {
 
 // PutSecret implements store.Secrets.
 func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret berth.Secret, err error) {
-	if p.Grants != nil {
-		grants, err := berth.NormaliseGrants(*p.Grants)
-		if err != nil {
-			return berth.Secret{}, err
-		}
-		p.Grants = &grants
+	if p.Grants, err = p.Grants.Normalise(); err != nil {
+		return berth.Secret{}, err
 	}
 	err = s.write(ctx, "PutSecret", func(t *tx) error {
 		old, known, err := queryOne(t, scanSecret, secretSelect+" WHERE s.name = ?1", p.Name)
 		if err != nil {
 			return err
 		}
-		if p.Grants != nil {
-			if err := checkGrantees(t, *p.Grants); err != nil {
-				return err
-			}
+		if err := checkGrantees(t, p.Grants); err != nil {
+			return err
+		}
+		grants, err := p.Grants.Of(old.Grants)
+		if err != nil {
+			return err
 		}
 		p := p // the closure may run again
 		if same, err := sameSecret(t, p, old); err != nil {
@@ -48,7 +46,7 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 		} else if same {
 			p.Seal = nil
 		}
-		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, p.Grants, t.now)
+		secret = berth.ChangedSecret(old, p.Name, p.Seal != nil, p.Description, grants, t.now)
 		if !known {
 			return addSecret(t, p, secret)
 		}
@@ -57,7 +55,7 @@ func (s *Store) PutSecret(ctx context.Context, p store.PutSecretParams) (secret 
 			secret = old
 			return nil
 		}
-		return changeSecret(t, p, secret, before, after)
+		return changeSecret(t, p, secret, grants != nil, before, after)
 	})
 	if err != nil {
 		return berth.Secret{}, err
@@ -78,14 +76,14 @@ func sameSecret(t *tx, p store.PutSecretParams, old berth.Secret) (bool, error) 
 }
 
 // checkGrantees finds the users that grants name.
-func checkGrantees(t *tx, grants []berth.SecretGrant) error {
+func checkGrantees(t *tx, change berth.GrantChange) error {
 	known, err := queryAll(t, func(r row) (id berth.UserID, err error) {
 		return id, r.Scan(&id)
-	}, "SELECT id FROM users WHERE id IN (SELECT value FROM json_each(?1))", list(berth.GrantedUsers(grants)))
+	}, "SELECT id FROM users WHERE id IN (SELECT value FROM json_each(?1))", list(berth.GrantedUsers(change.Granted())))
 	if err != nil {
 		return err
 	}
-	return berth.UnknownGrantees(grants, known)
+	return change.Unknown(known)
 }
 
 func addSecret(t *tx, p store.PutSecretParams, s berth.Secret) error {
@@ -108,7 +106,7 @@ func addSecret(t *tx, p store.PutSecretParams, s berth.Secret) error {
 	return auditChange(t, p.Actor, berth.AuditSecretCreated, "secret", s.Name, "", after)
 }
 
-func changeSecret(t *tx, p store.PutSecretParams, s berth.Secret, before, after berth.Facts) error {
+func changeSecret(t *tx, p store.PutSecretParams, s berth.Secret, grants bool, before, after berth.Facts) error {
 	if p.Seal != nil {
 		sealed, err := p.Seal(s.Version)
 		if err != nil {
@@ -121,7 +119,7 @@ func changeSecret(t *tx, p store.PutSecretParams, s berth.Secret, before, after 
 	if err := t.execOne("UPDATE secrets SET description = ?2, updated_at = ?3 WHERE name = ?1", s.Name, s.Description, micros(t.now)); err != nil {
 		return err
 	}
-	if p.Grants != nil {
+	if grants {
 		if _, err := t.exec("DELETE FROM secret_grants WHERE secret = ?1", s.Name); err != nil {
 			return err
 		}

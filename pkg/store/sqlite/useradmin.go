@@ -61,10 +61,12 @@ func (s *Store) ProvisionUser(ctx context.Context, p store.ProvisionParams) (u b
 		ok, err = known(t)
 		return err
 	})
-	if err == nil && !ok {
+	if err == nil && (!ok || u.SeenWith(p.Roles).Version != u.Version) {
 		err = s.write(ctx, "ProvisionUser", func(t *tx) error {
-			if ok, err := known(t); err != nil || ok {
+			if ok, err := known(t); err != nil {
 				return err
+			} else if ok {
+				return seenWith(t, p, &u)
 			}
 			return provision(t, p, known)
 		})
@@ -73,6 +75,19 @@ func (s *Store) ProvisionUser(ctx context.Context, p store.ProvisionParams) (u b
 		return berth.User{}, err
 	}
 	return u, nil
+}
+
+// seenWith gives a user the roles of its newest token.
+func seenWith(t *tx, p store.ProvisionParams, u *berth.User) error {
+	old := *u
+	*u = u.SeenWith(p.Roles)
+	if u.Version == old.Version {
+		return nil
+	}
+	if err := t.execOne("UPDATE users SET roles = ?2, version = ?3 WHERE id = ?1", u.ID, list(u.Roles), u.Version); err != nil {
+		return err
+	}
+	return auditChange(t, p.Actor, berth.AuditUserChanged, "user", string(u.ID), old.Facts(), u.Facts())
 }
 
 func provision(t *tx, p store.ProvisionParams, known func(*tx) (bool, error)) error {
@@ -84,7 +99,7 @@ func provision(t *tx, p store.ProvisionParams, known func(*tx) (bool, error)) er
 		if taken {
 			continue
 		}
-		if err := insertUser(t, p.Actor, berth.User{ID: p.ID, Name: name, Issuer: p.Issuer, Subject: p.Subject}, redact.String{}); err != nil {
+		if err := insertUser(t, p.Actor, berth.User{ID: p.ID, Name: name, Issuer: p.Issuer, Subject: p.Subject, Roles: p.Roles}, redact.String{}); err != nil {
 			return err
 		}
 		_, err = known(t)

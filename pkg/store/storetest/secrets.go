@@ -56,16 +56,18 @@ func sealedValue(name string, version int, value string) store.SealedValue {
 	return store.SealedValue{Kind: store.SealedSecret, ID: name, Version: version, Value: b}
 }
 
+func setGrants(grants ...berth.SecretGrant) berth.GrantChange { return berth.GrantChange{Set: &grants} }
+
 func (w *world) putSecret(name, value string, grants ...berth.SecretGrant) berth.Secret {
 	w.t.Helper()
-	s, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: name, Seal: sealing(name, value), Grants: &grants})
+	s, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: name, Seal: sealing(name, value), Grants: setGrants(grants...)})
 	w.must("put secret", err)
 	return s
 }
 
 func (w *world) grant(name string, grants ...berth.SecretGrant) {
 	w.t.Helper()
-	_, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: name, Grants: &grants})
+	_, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: name, Grants: setGrants(grants...)})
 	w.must("grant", err)
 }
 
@@ -125,14 +127,14 @@ func secretChanges(w *world) {
 	text := "the " + marker
 	want := berth.Secret{Name: "db", Description: text, Version: 1, CreatedAt: w.Clock.Now(), UpdatedAt: w.Clock.Now(), Grants: []berth.SecretGrant{toRole(berth.RoleSubmitter)}}
 	grants := []berth.SecretGrant{toRole(berth.RoleSubmitter), toRole(berth.RoleSubmitter)}
-	got, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Description: &text, Grants: &grants})
+	got, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Description: &text, Grants: setGrants(grants...)})
 	if err != nil || diff(want, got) != "" {
 		w.t.Fatalf("made: %v\n%s", err, diff(want, got))
 	}
 	w.Clock.Advance(time.Minute)
 	// What is not given stays, and what changes nothing writes nothing.
 	for range 2 {
-		got, err = w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Grants: &grants, Description: &text})
+		got, err = w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Grants: setGrants(grants...), Description: &text})
 		if err != nil || diff(want, got) != "" {
 			w.t.Errorf("put without a change: %v\n%s", err, diff(want, got))
 		}
@@ -160,7 +162,7 @@ func secretChanges(w *world) {
 	ann := w.somebody("ann", berth.RoleSubmitter)
 	none := ""
 	want.Description, want.Grants = "", []berth.SecretGrant{toUser(ann)}
-	got, err = w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Description: &none, Grants: &want.Grants})
+	got, err = w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Description: &none, Grants: setGrants(want.Grants...)})
 	if err != nil || diff(want, got) != "" {
 		w.t.Errorf("other grants: %v\n%s", err, diff(want, got))
 	}
@@ -204,13 +206,40 @@ func secretGrants(w *world) {
 		{"grants[0].role", []berth.SecretGrant{toRole(berth.RoleHost)}},
 		{"grants[0]", []berth.SecretGrant{{}}},
 	} {
-		_, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Grants: &c.grants})
+		_, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Grants: setGrants(c.grants...)})
 		if at := faultPath(err); at != c.path {
 			w.t.Errorf("%v: %v, should name %s", c.grants, err, c.path)
 		}
 	}
 	_, err := w.Store.GetSecret(bg(), "db")
 	w.fails("nothing was stored", err, berth.ErrNotFound)
+
+	// Two who add and remove do not undo each other.
+	bob := w.somebody("bob", berth.RoleSubmitter)
+	w.putSecret("db", "a", toRole(berth.RoleAdmin))
+	change := func(c berth.GrantChange, want ...berth.SecretGrant) {
+		w.t.Helper()
+		slices.SortFunc(want, func(a, b berth.SecretGrant) int { return strings.Compare(a.String(), b.String()) })
+		for range 2 {
+			s, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Grants: c})
+			if err != nil || diff(want, s.Grants) != "" {
+				w.t.Errorf("%+v: %v\n%s", c, err, diff(want, s.Grants))
+			}
+		}
+	}
+	change(berth.GrantChange{Add: []berth.SecretGrant{toUser(ann)}}, toRole(berth.RoleAdmin), toUser(ann))
+	change(berth.GrantChange{Add: []berth.SecretGrant{toUser(bob)}, Remove: []berth.SecretGrant{toRole(berth.RoleAdmin), toUser(bob)}}, toUser(ann), toUser(bob))
+	change(berth.GrantChange{Remove: []berth.SecretGrant{toUser(ann), toUser(bob)}})
+	for path, c := range map[string]berth.GrantChange{
+		"grants":                {Set: &[]berth.SecretGrant{}, Add: []berth.SecretGrant{toUser(ann)}},
+		"add_grants[0].user":    {Add: []berth.SecretGrant{toUser(nobody)}},
+		"remove_grants[0].role": {Remove: []berth.SecretGrant{toRole(berth.RoleHost)}},
+	} {
+		_, err := w.Store.PutSecret(bg(), store.PutSecretParams{Actor: w.operator, Name: "db", Grants: c})
+		if at := faultPath(err); at != path {
+			w.t.Errorf("%+v: %v, should name %s", c, err, path)
+		}
+	}
 }
 
 // faultPath is the one path that an *berth.InvalidError names.
@@ -485,13 +514,13 @@ func secretOperations() []operation {
 		{name: "PutSecret", about: "new", prepare: func(w *world) callFunc {
 			grants := []berth.SecretGrant{toUser(w.somebody("ann"))}
 			return func(ctx context.Context, s store.Store) error {
-				return err2(s.PutSecret(ctx, store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Grants: &grants}))
+				return err2(s.PutSecret(ctx, store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "a"), Grants: setGrants(grants...)}))
 			}
 		}},
 		{name: "PutSecret", about: "changed", prepare: func(w *world) callFunc {
 			w.putSecret("db", "a", toRole(berth.RoleAdmin))
 			return func(ctx context.Context, s store.Store) error {
-				return err2(s.PutSecret(ctx, store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "b"), Grants: &[]berth.SecretGrant{}}))
+				return err2(s.PutSecret(ctx, store.PutSecretParams{Actor: w.operator, Name: "db", Seal: sealing("db", "b"), Grants: setGrants()}))
 			}
 		}},
 		{name: "DeleteSecret", prepare: func(w *world) callFunc {

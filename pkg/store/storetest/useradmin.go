@@ -234,4 +234,23 @@ func provision(w *world) {
 	if again, err := w.Store.ProvisionUser(bg(), w.provision("https://another", "s0")); err != nil || again.ID != u.ID || !again.Disabled {
 		w.t.Errorf("one who was disabled: %+v, %v", again, err)
 	}
+
+	// The roles are those of the newest token.
+	as := func(want []berth.Role, rows int, roles ...berth.Role) {
+		w.t.Helper()
+		p := w.provision("https://issuer", "s0")
+		p.Roles = roles
+		got := both(func() (berth.User, error) { return w.Store.ProvisionUser(bg(), p) }, func() (berth.User, error) { return other.ProvisionUser(bg(), p) })
+		for _, g := range got {
+			if g.err != nil || diff(want, g.value.Roles) != "" {
+				w.t.Errorf("seen as %v: %+v, %v", roles, g.value, g.err)
+			}
+		}
+		if n := w.acted(berth.AuditUserChanged, "user", string(got[0].value.ID)); n != rows {
+			w.t.Errorf("seen as %v: %d rows", roles, n)
+		}
+	}
+	as([]berth.Role{berth.RoleSubmitter, berth.RoleAdmin}, 1, berth.RoleAdmin, berth.RoleSubmitter)
+	as([]berth.Role{berth.RoleSubmitter, berth.RoleAdmin}, 1)
+	as([]berth.Role{berth.RoleSubmitter}, 2, berth.RoleSubmitter)
 }
