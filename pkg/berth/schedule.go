@@ -186,6 +186,9 @@ func assign[T any](field, value *T) {
 
 func (s Schedule) check() error {
 	var f Faults
+	if s.Name == "preview" {
+		f.Add("name", "the name is taken by a route of the API", "use another")
+	}
 	if !ValidName(s.Name) {
 		f.Add("name", "it is no name of a schedule", "use lower-case letters, digits and . _ -, at most 63")
 	}

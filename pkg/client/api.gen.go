@@ -110,6 +110,27 @@ func (e BulkJobState) Valid() bool {
 	}
 }
 
+// Defines values for CatchUp.
+const (
+	All    CatchUp = "all"
+	Latest CatchUp = "latest"
+	None   CatchUp = "none"
+)
+
+// Valid indicates whether the value is a known member of the CatchUp enum.
+func (e CatchUp) Valid() bool {
+	switch e {
+	case All:
+		return true
+	case Latest:
+		return true
+	case None:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeviceAdmin.
 const (
 	Active      DeviceAdmin = "active"
@@ -269,6 +290,30 @@ func (e Outcome) Valid() bool {
 	}
 }
 
+// Defines values for Overlap.
+const (
+	Allow         Overlap = "allow"
+	CancelRunning Overlap = "cancel_running"
+	QueueOne      Overlap = "queue_one"
+	Skip          Overlap = "skip"
+)
+
+// Valid indicates whether the value is a known member of the Overlap enum.
+func (e Overlap) Valid() bool {
+	switch e {
+	case Allow:
+		return true
+	case CancelRunning:
+		return true
+	case QueueOne:
+		return true
+	case Skip:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RetriedOutcome.
 const (
 	RetriedOutcomeFailed      RetriedOutcome = "failed"
@@ -311,6 +356,24 @@ func (e Role) Valid() bool {
 	case RoleSubmitter:
 		return true
 	case RoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScheduleKind.
+const (
+	Fixed    ScheduleKind = "fixed"
+	Interval ScheduleKind = "interval"
+)
+
+// Valid indicates whether the value is a known member of the ScheduleKind enum.
+func (e ScheduleKind) Valid() bool {
+	switch e {
+	case Fixed:
+		return true
+	case Interval:
 		return true
 	default:
 		return false
@@ -673,6 +736,9 @@ type BulkSpec struct {
 	Priority *int `json:"priority,omitempty"`
 }
 
+// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+type CatchUp string
+
 // CauseKey 32 lower-case hex digits.
 type CauseKey = string
 
@@ -876,6 +942,38 @@ type FieldError struct {
 	Remedy string `json:"remedy,omitempty,omitzero"`
 }
 
+// Fire defines model for Fire.
+type Fire struct {
+	// AtLeast There were more; they were not counted to the end.
+	AtLeast   bool      `json:"at_least,omitempty,omitzero"`
+	DecidedAt time.Time `json:"decided_at"`
+
+	// LastSlotAt Of a run of slots that were skipped together; else as `slot_at`.
+	LastSlotAt time.Time `json:"last_slot_at"`
+
+	// Reason Why it was skipped, such as `missed`, `overlap` or `owner_disabled`.
+	Reason   string `json:"reason,omitempty,omitzero"`
+	Revision int    `json:"revision"`
+
+	// Slot Key of the first slot; `run:TASK` for a run by hand.
+	Slot   string    `json:"slot"`
+	SlotAt time.Time `json:"slot_at"`
+
+	// Slots How many slots this is about.
+	Slots int `json:"slots"`
+
+	// TaskID Absent when skipped.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	TaskID ID `json:"task_id,omitempty,omitzero"`
+}
+
+// FireList defines model for FireList.
+type FireList struct {
+	Fires         []Fire `json:"fires"`
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
 // ForceRelease defines model for ForceRelease.
 type ForceRelease struct {
 	// AttemptID The attempt that is meant.
@@ -1055,6 +1153,9 @@ type NewPassword struct {
 // Outcome defines model for Outcome.
 type Outcome string
 
+// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+type Overlap string
+
 // PasswordChange defines model for PasswordChange.
 type PasswordChange struct {
 	CurrentPassword string `json:"current_password"`
@@ -1210,6 +1311,30 @@ type PoolSpec struct {
 	Name Name `json:"name"`
 }
 
+// Preview defines model for Preview.
+type Preview struct {
+	// Cron In its canonical form.
+	Cron string `json:"cron"`
+
+	// Kind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+	Kind     ScheduleKind `json:"kind"`
+	Slots    []Slot       `json:"slots"`
+	TimeZone string       `json:"time_zone"`
+}
+
+// PreviewSpec defines model for PreviewSpec.
+type PreviewSpec struct {
+	// After Slots after this time; after now where absent.
+	After time.Time `json:"after,omitempty,omitzero"`
+	Cron  string    `json:"cron"`
+
+	// N How many.
+	N int `json:"n,omitempty,omitzero"`
+
+	// TimeZone UTC where absent.
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+}
+
 // Problem RFC 9457.
 type Problem struct {
 	// Code Stable; programs may act on it.
@@ -1275,6 +1400,121 @@ type RetrySpec struct {
 // Role defines model for Role.
 type Role string
 
+// Schedule defines model for Schedule.
+type Schedule struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp              CatchUp   `json:"catch_up"`
+	CatchUpLimit         int       `json:"catch_up_limit"`
+	CatchUpWindowSeconds float64   `json:"catch_up_window_seconds"`
+	CreatedAt            time.Time `json:"created_at"`
+	Cron                 string    `json:"cron"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Kind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+	Kind ScheduleKind `json:"kind,omitempty,omitzero"`
+
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name Name `json:"name"`
+
+	// NextFireAt When the slot is due that it waits for; absent while paused.
+	NextFireAt time.Time `json:"next_fire_at,omitempty,omitzero"`
+
+	// NextSlot That slot's key.
+	NextSlot string `json:"next_slot,omitempty,omitzero"`
+
+	// Note Why its tasks are refused
+	Note string `json:"note,omitempty,omitzero"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap Overlap `json:"overlap"`
+
+	// Owner Whose the tasks are.
+	Owner  Submitter `json:"owner"`
+	Paused bool      `json:"paused"`
+
+	// Revision Counts the changes of cron and time zone; part of a slot's name.
+	Revision int `json:"revision"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template  TaskTemplate `json:"template"`
+	TimeZone  string       `json:"time_zone"`
+	UpdatedAt time.Time    `json:"updated_at"`
+
+	// Version Counts all changes; the `ETag`.
+	Version int `json:"version"`
+
+	// Waiting The slot is due and waits for a task's end (`queue_one`).
+	Waiting bool `json:"waiting,omitempty,omitzero"`
+}
+
+// ScheduleChange defines model for ScheduleChange.
+type ScheduleChange struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp *CatchUp `json:"catch_up,omitempty"`
+
+	// CatchUpLimit How many slots `all` catches up at once; 10 where absent.
+	CatchUpLimit *int `json:"catch_up_limit,omitempty"`
+
+	// CatchUpWindowSeconds How late a slot may fire; 0 is as late as may be. 3600 for `latest`, 0 for `all` where absent.
+	CatchUpWindowSeconds *float64 `json:"catch_up_window_seconds,omitempty"`
+
+	// Cron Five fields (minute, hour, day of month, month, day of week), or a macro such as `@daily`.
+	Cron *string `json:"cron,omitempty"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap *Overlap `json:"overlap,omitempty"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template *TaskTemplate `json:"template,omitempty"`
+
+	// TimeZone A name of the IANA database such as `Europe/Berlin`; UTC where absent.
+	TimeZone *string `json:"time_zone,omitempty"`
+}
+
+// ScheduleKind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+type ScheduleKind string
+
+// ScheduleList defines model for ScheduleList.
+type ScheduleList struct {
+	NextPageToken string     `json:"next_page_token,omitempty,omitzero"`
+	Schedules     []Schedule `json:"schedules"`
+}
+
+// ScheduleSpec defines model for ScheduleSpec.
+type ScheduleSpec struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp *CatchUp `json:"catch_up,omitempty"`
+
+	// CatchUpLimit How many slots `all` catches up at once; 10 where absent.
+	CatchUpLimit *int `json:"catch_up_limit,omitempty"`
+
+	// CatchUpWindowSeconds How late a slot may fire; 0 is as late as may be. 3600 for `latest`, 0 for `all` where absent.
+	CatchUpWindowSeconds *float64 `json:"catch_up_window_seconds,omitempty"`
+
+	// Cron Five fields (minute, hour, day of month, month, day of week), or a macro such as `@daily`.
+	Cron string `json:"cron"`
+
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name Name `json:"name"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap *Overlap `json:"overlap,omitempty"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template TaskTemplate `json:"template"`
+
+	// TimeZone A name of the IANA database such as `Europe/Berlin`; UTC where absent.
+	TimeZone *string `json:"time_zone,omitempty"`
+}
+
 // Secret defines model for Secret.
 type Secret struct {
 	CreatedAt   time.Time `json:"created_at"`
@@ -1336,6 +1576,21 @@ type SigningKey struct {
 // SigningKeyList defines model for SigningKeyList.
 type SigningKeyList struct {
 	SigningKeys []SigningKey `json:"signing_keys"`
+}
+
+// Slot defines model for Slot.
+type Slot struct {
+	// At When it is due.
+	At time.Time `json:"at"`
+
+	// Clock What the zone's clock shows then, which is another time after a gap: `2026-03-29T03:00:00+02:00`.
+	Clock string `json:"clock"`
+
+	// Local The wall time that it stands for, such as `2026-03-29T02:30`.
+	Local string `json:"local"`
+
+	// Slot Its key: the wall time of a fixed schedule, the instant of an interval.
+	Slot string `json:"slot"`
 }
 
 // SubmittedTasks defines model for SubmittedTasks.
@@ -1419,6 +1674,11 @@ type Task struct {
 	Result            json.RawMessage `json:"result,omitempty,omitzero"`
 	Retry             Retry           `json:"retry"`
 	RunTimeoutSeconds float64         `json:"run_timeout_seconds"`
+
+	// ScheduleID Of the schedule that made it; absent for others.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ScheduleID ID `json:"schedule_id,omitempty,omitzero"`
 
 	// Secrets Names of the secrets that the work is given.
 	Secrets  []string `json:"secrets,omitempty,omitzero"`
@@ -1553,6 +1813,52 @@ type TaskSpec struct {
 // TaskState `scheduled` not before its time; `queued`; `assigned`, `claimed`, `running` on a device; `failed` waiting for its retry; finished: `succeeded`, `dead_letter`, `cancelled`.
 type TaskState string
 
+// TaskTemplate What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+type TaskTemplate struct {
+	// Inputs Files that the work gets, each under a name of its own. They are uploaded before (`POST /inputs`).
+	Inputs []InputUse `json:"inputs,omitempty,omitzero"`
+
+	// Name For people.
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Payload The plugin's input, judged by the schema of the highest version in the range. At most 256 KiB.
+	Payload json.RawMessage `json:"payload,omitempty,omitzero"`
+
+	// Plugin The kind of work, such as `browser.script`.
+	//
+	// Examples: default
+	Plugin Name `json:"plugin"`
+
+	// PluginVersion A version range such as `^1.2`; any version where absent.
+	PluginVersion string `json:"plugin_version,omitempty,omitzero"`
+
+	// Pool Name of the pool; `default` where absent.
+	//
+	// Examples: default
+	Pool Name `json:"pool,omitempty,omitzero"`
+
+	// Priority 9 is the most urgent.
+	Priority int `json:"priority,omitempty,omitzero"`
+
+	// QueueTimeoutSeconds Give up after waiting this long; waits for ever where absent.
+	QueueTimeoutSeconds float64 `json:"queue_timeout_seconds,omitempty,omitzero"`
+
+	// Retry Which ends of an attempt are tried again, how often, after how long.
+	Retry *RetrySpec `json:"retry,omitempty"`
+
+	// RunTimeoutSeconds Bounds one attempt from its start.
+	RunTimeoutSeconds float64 `json:"run_timeout_seconds,omitempty,omitzero"`
+
+	// Secrets Secrets that the work is given, by name; the payload says what for (`secret` of a `type` step, `secret_env` of `process.run`). Each must be granted to the schedule's owner.
+	Secrets []Name `json:"secrets,omitempty,omitzero"`
+
+	// Selector Which devices fit, by their labels. `berth.dev/device=ID` pins the task to a device; `berth.dev/probe=ID` does so even if it is cordoned or quarantined, for operators alone.
+	//
+	// Examples: browser=chromium,os in (linux,darwin)
+	Selector string   `json:"selector,omitempty,omitzero"`
+	Tags     []string `json:"tags,omitempty,omitzero"`
+}
+
 // Tokens defines model for Tokens.
 type Tokens struct {
 	AccessToken             string          `json:"access_token"`
@@ -1659,6 +1965,11 @@ type PluginName = Name
 //
 // Examples: default
 type PoolName = Name
+
+// ScheduleName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type ScheduleName = Name
 
 // SecretName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 //
@@ -1828,6 +2139,52 @@ type CreatePoolParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
+// ListSchedulesParams defines parameters for ListSchedules.
+type ListSchedulesParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreateScheduleParams defines parameters for CreateSchedule.
+type CreateScheduleParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// DeleteScheduleParams defines parameters for DeleteSchedule.
+type DeleteScheduleParams struct {
+	// IfMatch The `ETag` that the change is based on; another one is `wrong_state`.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// EditScheduleParams defines parameters for EditSchedule.
+type EditScheduleParams struct {
+	// IfMatch The `ETag` that the change is based on; another one is `wrong_state`.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// ListFiresParams defines parameters for ListFires.
+type ListFiresParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// PreviewScheduleParams defines parameters for PreviewSchedule.
+type PreviewScheduleParams struct {
+	// N How many.
+	N int `form:"n,omitempty" json:"n,omitempty,omitzero"`
+}
+
+// RunScheduleParams defines parameters for RunSchedule.
+type RunScheduleParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // ListSecretsParams defines parameters for ListSecrets.
 type ListSecretsParams struct {
 	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
@@ -1861,6 +2218,9 @@ type ListTasksParams struct {
 
 	// Cause Dead letters of this cause (`GET /dead-letters`).
 	Cause CauseKey `form:"cause,omitempty" json:"cause,omitempty,omitzero"`
+
+	// Schedule Name of the schedule that made the task.
+	Schedule Name `form:"schedule,omitempty" json:"schedule,omitempty,omitzero"`
 
 	// SubmittedFrom At or after this time.
 	SubmittedFrom time.Time `form:"submitted_from,omitempty" json:"submitted_from,omitempty,omitzero"`
@@ -2005,6 +2365,15 @@ type BeginInputJSONRequestBody = InputSpec
 
 // CreatePoolJSONRequestBody defines body for CreatePool for application/json ContentType.
 type CreatePoolJSONRequestBody = PoolSpec
+
+// CreateScheduleJSONRequestBody defines body for CreateSchedule for application/json ContentType.
+type CreateScheduleJSONRequestBody = ScheduleSpec
+
+// PreviewCronJSONRequestBody defines body for PreviewCron for application/json ContentType.
+type PreviewCronJSONRequestBody = PreviewSpec
+
+// EditScheduleJSONRequestBody defines body for EditSchedule for application/json ContentType.
+type EditScheduleJSONRequestBody = ScheduleChange
 
 // PutSecretJSONRequestBody defines body for PutSecret for application/json ContentType.
 type PutSecretJSONRequestBody = SecretSpec
@@ -2605,6 +2974,110 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
 	ResumePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSchedules List schedules by name
+	//
+	// Payloads are left out; get a schedule to see its.
+	//
+	// Corresponds with GET /schedules (the `ListSchedules` operationId).
+	ListSchedules(ctx context.Context, params *ListSchedulesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateScheduleWithBody Create a schedule
+	//
+	// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+	CreateScheduleWithBody(ctx context.Context, params *CreateScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateSchedule Create a schedule
+	//
+	// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+	CreateSchedule(ctx context.Context, params *CreateScheduleParams, body CreateScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewCronWithBody Show when a cron expression would fire
+	//
+	// Nothing is stored. An expression that never fires is refused with the reason.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+	PreviewCronWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewCron Show when a cron expression would fire
+	//
+	// Nothing is stored. An expression that never fires is refused with the reason.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+	PreviewCron(ctx context.Context, body PreviewCronJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteSchedule Delete a schedule with its history
+	//
+	// Its tasks go on.
+	//
+	// Corresponds with DELETE /schedules/{name} (the `DeleteSchedule` operationId).
+	DeleteSchedule(ctx context.Context, name ScheduleName, params *DeleteScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetSchedule Get a schedule
+	//
+	// Corresponds with GET /schedules/{name} (the `GetSchedule` operationId).
+	GetSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EditScheduleWithBody Change a schedule
+	//
+	// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+	EditScheduleWithBody(ctx context.Context, name ScheduleName, params *EditScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// EditSchedule Change a schedule
+	//
+	// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+	EditSchedule(ctx context.Context, name ScheduleName, params *EditScheduleParams, body EditScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListFires List what became of a schedule's slots, the last decided first
+	//
+	// Corresponds with GET /schedules/{name}/fires (the `ListFires` operationId).
+	ListFires(ctx context.Context, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PauseSchedule Fire no more slots
+	//
+	// What is due is decided before; nothing accumulates. Pausing a paused one is no error.
+	//
+	// Corresponds with POST /schedules/{name}/pause (the `PauseSchedule` operationId).
+	PauseSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PreviewSchedule Show the next slots of a schedule
+	//
+	// From the one on that it waits for; of a paused one as if it were resumed now.
+	//
+	// Corresponds with GET /schedules/{name}/preview (the `PreviewSchedule` operationId).
+	PreviewSchedule(ctx context.Context, name ScheduleName, params *PreviewScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ResumeSchedule Wait for the first slot after now
+	//
+	// Corresponds with POST /schedules/{name}/resume (the `ResumeSchedule` operationId).
+	ResumeSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunSchedule Make a task of the template now
+	//
+	// Whatever overlaps, and also while the schedule is paused. The task is the owner's, as all of the schedule. Without an `Idempotency-Key` a repeat is another run.
+	//
+	// Corresponds with POST /schedules/{name}/run (the `RunSchedule` operationId).
+	RunSchedule(ctx context.Context, name ScheduleName, params *RunScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSecrets List secrets by name, never their values
 	//
@@ -4011,6 +4484,250 @@ func (c *RawClient) PausePool(ctx context.Context, name PoolName, reqEditors ...
 // Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
 func (c *RawClient) ResumePool(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewResumePoolRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSchedules List schedules by name
+//
+// Payloads are left out; get a schedule to see its.
+//
+// Corresponds with GET /schedules (the `ListSchedules` operationId).
+func (c *RawClient) ListSchedules(ctx context.Context, params *ListSchedulesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSchedulesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateScheduleWithBody Create a schedule
+//
+// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+func (c *RawClient) CreateScheduleWithBody(ctx context.Context, params *CreateScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateScheduleRequestWithBody(c.Server, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateSchedule Create a schedule
+//
+// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+func (c *RawClient) CreateSchedule(ctx context.Context, params *CreateScheduleParams, body CreateScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateScheduleRequest(c.Server, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewCronWithBody Show when a cron expression would fire
+//
+// Nothing is stored. An expression that never fires is refused with the reason.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+func (c *RawClient) PreviewCronWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewCronRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewCron Show when a cron expression would fire
+//
+// Nothing is stored. An expression that never fires is refused with the reason.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+func (c *RawClient) PreviewCron(ctx context.Context, body PreviewCronJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewCronRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteSchedule Delete a schedule with its history
+//
+// Its tasks go on.
+//
+// Corresponds with DELETE /schedules/{name} (the `DeleteSchedule` operationId).
+func (c *RawClient) DeleteSchedule(ctx context.Context, name ScheduleName, params *DeleteScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteScheduleRequest(c.Server, name, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetSchedule Get a schedule
+//
+// Corresponds with GET /schedules/{name} (the `GetSchedule` operationId).
+func (c *RawClient) GetSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetScheduleRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EditScheduleWithBody Change a schedule
+//
+// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+func (c *RawClient) EditScheduleWithBody(ctx context.Context, name ScheduleName, params *EditScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEditScheduleRequestWithBody(c.Server, name, params, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// EditSchedule Change a schedule
+//
+// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+func (c *RawClient) EditSchedule(ctx context.Context, name ScheduleName, params *EditScheduleParams, body EditScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewEditScheduleRequest(c.Server, name, params, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListFires List what became of a schedule's slots, the last decided first
+//
+// Corresponds with GET /schedules/{name}/fires (the `ListFires` operationId).
+func (c *RawClient) ListFires(ctx context.Context, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListFiresRequest(c.Server, name, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PauseSchedule Fire no more slots
+//
+// What is due is decided before; nothing accumulates. Pausing a paused one is no error.
+//
+// Corresponds with POST /schedules/{name}/pause (the `PauseSchedule` operationId).
+func (c *RawClient) PauseSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseScheduleRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PreviewSchedule Show the next slots of a schedule
+//
+// From the one on that it waits for; of a paused one as if it were resumed now.
+//
+// Corresponds with GET /schedules/{name}/preview (the `PreviewSchedule` operationId).
+func (c *RawClient) PreviewSchedule(ctx context.Context, name ScheduleName, params *PreviewScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPreviewScheduleRequest(c.Server, name, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ResumeSchedule Wait for the first slot after now
+//
+// Corresponds with POST /schedules/{name}/resume (the `ResumeSchedule` operationId).
+func (c *RawClient) ResumeSchedule(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeScheduleRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunSchedule Make a task of the template now
+//
+// Whatever overlaps, and also while the schedule is paused. The task is the owner's, as all of the schedule. Without an `Idempotency-Key` a repeat is another run.
+//
+// Corresponds with POST /schedules/{name}/run (the `RunSchedule` operationId).
+func (c *RawClient) RunSchedule(ctx context.Context, name ScheduleName, params *RunScheduleParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunScheduleRequest(c.Server, name, params)
 	if err != nil {
 		return nil, err
 	}
@@ -6904,6 +7621,535 @@ func NewResumePoolRequest(server string, name PoolName) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListSchedulesRequest constructs an http.Request for the ListSchedules method
+func NewListSchedulesRequest(server string, params *ListSchedulesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateScheduleRequest calls the generic CreateSchedule builder with application/json body
+func NewCreateScheduleRequest(server string, params *CreateScheduleParams, body CreateScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateScheduleRequestWithBody(server, params, "application/json", bodyReader)
+}
+
+// NewCreateScheduleRequestWithBody constructs an http.Request for the CreateSchedule method, with any body, and a specified content type
+func NewCreateScheduleRequestWithBody(server string, params *CreateScheduleParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewPreviewCronRequest calls the generic PreviewCron builder with application/json body
+func NewPreviewCronRequest(server string, body PreviewCronJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPreviewCronRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPreviewCronRequestWithBody constructs an http.Request for the PreviewCron method, with any body, and a specified content type
+func NewPreviewCronRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/preview")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteScheduleRequest constructs an http.Request for the DeleteSchedule method
+func NewDeleteScheduleRequest(server string, name ScheduleName, params *DeleteScheduleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("If-Match", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewGetScheduleRequest constructs an http.Request for the GetSchedule method
+func NewGetScheduleRequest(server string, name ScheduleName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewEditScheduleRequest calls the generic EditSchedule builder with application/json body
+func NewEditScheduleRequest(server string, name ScheduleName, params *EditScheduleParams, body EditScheduleJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewEditScheduleRequestWithBody(server, name, params, "application/json", bodyReader)
+}
+
+// NewEditScheduleRequestWithBody constructs an http.Request for the EditSchedule method, with any body, and a specified content type
+func NewEditScheduleRequestWithBody(server string, name ScheduleName, params *EditScheduleParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "If-Match", params.IfMatch, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("If-Match", headerParam0)
+
+	}
+
+	return req, nil
+}
+
+// NewListFiresRequest constructs an http.Request for the ListFires method
+func NewListFiresRequest(server string, name ScheduleName, params *ListFiresParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s/fires", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_size", params.PageSize, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPauseScheduleRequest constructs an http.Request for the PauseSchedule method
+func NewPauseScheduleRequest(server string, name ScheduleName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s/pause", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPreviewScheduleRequest constructs an http.Request for the PreviewSchedule method
+func NewPreviewScheduleRequest(server string, name ScheduleName, params *PreviewScheduleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s/preview", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "n", params.N, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewResumeScheduleRequest constructs an http.Request for the ResumeSchedule method
+func NewResumeScheduleRequest(server string, name ScheduleName) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s/resume", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRunScheduleRequest constructs an http.Request for the RunSchedule method
+func NewRunScheduleRequest(server string, name ScheduleName, params *RunScheduleParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/schedules/%s/run", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		var headerParam0 string
+
+		headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+		if err != nil {
+			return nil, err
+		}
+
+		req.Header.Set("Idempotency-Key", headerParam0)
+
+	}
+
+	return req, nil
+}
+
 // NewListSecretsRequest constructs an http.Request for the ListSecrets method
 func NewListSecretsRequest(server string, params *ListSecretsParams) (*http.Request, error) {
 	var err error
@@ -7233,6 +8479,14 @@ func NewListTasksRequest(server string, params *ListTasksParams) (*http.Request,
 		}
 
 		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cause", params.Cause, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "schedule", params.Schedule, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
 			return nil, err
 		} else {
 			for _, qp := range strings.Split(queryFrag, "&") {
@@ -8823,6 +10077,126 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /pools/{name}/resume (the `ResumePool` operationId).
 	ResumePoolWithResponse(ctx context.Context, name PoolName, reqEditors ...RequestEditorFn) (*ResumePoolResponse, error)
+
+	// ListSchedulesWithResponse List schedules by name
+	//
+	// Payloads are left out; get a schedule to see its.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /schedules (the `ListSchedules` operationId).
+	ListSchedulesWithResponse(ctx context.Context, params *ListSchedulesParams, reqEditors ...RequestEditorFn) (*ListSchedulesResponse, error)
+
+	// CreateScheduleWithBodyWithResponse Create a schedule
+	//
+	// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+	CreateScheduleWithBodyWithResponse(ctx context.Context, params *CreateScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateScheduleResponse, error)
+
+	// CreateScheduleWithResponse Create a schedule
+	//
+	// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+	CreateScheduleWithResponse(ctx context.Context, params *CreateScheduleParams, body CreateScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateScheduleResponse, error)
+
+	// PreviewCronWithBodyWithResponse Show when a cron expression would fire
+	//
+	// Nothing is stored. An expression that never fires is refused with the reason.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+	PreviewCronWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewCronResponse, error)
+
+	// PreviewCronWithResponse Show when a cron expression would fire
+	//
+	// Nothing is stored. An expression that never fires is refused with the reason.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+	PreviewCronWithResponse(ctx context.Context, body PreviewCronJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewCronResponse, error)
+
+	// DeleteScheduleWithResponse Delete a schedule with its history
+	//
+	// Its tasks go on.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /schedules/{name} (the `DeleteSchedule` operationId).
+	DeleteScheduleWithResponse(ctx context.Context, name ScheduleName, params *DeleteScheduleParams, reqEditors ...RequestEditorFn) (*DeleteScheduleResponse, error)
+
+	// GetScheduleWithResponse Get a schedule
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /schedules/{name} (the `GetSchedule` operationId).
+	GetScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*GetScheduleResponse, error)
+
+	// EditScheduleWithBodyWithResponse Change a schedule
+	//
+	// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+	EditScheduleWithBodyWithResponse(ctx context.Context, name ScheduleName, params *EditScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*EditScheduleResponse, error)
+
+	// EditScheduleWithResponse Change a schedule
+	//
+	// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+	EditScheduleWithResponse(ctx context.Context, name ScheduleName, params *EditScheduleParams, body EditScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*EditScheduleResponse, error)
+
+	// ListFiresWithResponse List what became of a schedule's slots, the last decided first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /schedules/{name}/fires (the `ListFires` operationId).
+	ListFiresWithResponse(ctx context.Context, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*ListFiresResponse, error)
+
+	// PauseScheduleWithResponse Fire no more slots
+	//
+	// What is due is decided before; nothing accumulates. Pausing a paused one is no error.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules/{name}/pause (the `PauseSchedule` operationId).
+	PauseScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*PauseScheduleResponse, error)
+
+	// PreviewScheduleWithResponse Show the next slots of a schedule
+	//
+	// From the one on that it waits for; of a paused one as if it were resumed now.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /schedules/{name}/preview (the `PreviewSchedule` operationId).
+	PreviewScheduleWithResponse(ctx context.Context, name ScheduleName, params *PreviewScheduleParams, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error)
+
+	// ResumeScheduleWithResponse Wait for the first slot after now
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules/{name}/resume (the `ResumeSchedule` operationId).
+	ResumeScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*ResumeScheduleResponse, error)
+
+	// RunScheduleWithResponse Make a task of the template now
+	//
+	// Whatever overlaps, and also while the schedule is paused. The task is the owner's, as all of the schedule. Without an `Idempotency-Key` a repeat is another run.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /schedules/{name}/run (the `RunSchedule` operationId).
+	RunScheduleWithResponse(ctx context.Context, name ScheduleName, params *RunScheduleParams, reqEditors ...RequestEditorFn) (*RunScheduleResponse, error)
 
 	// ListSecretsWithResponse List secrets by name, never their values
 	//
@@ -11509,6 +12883,555 @@ func (r ResumePoolResponse) ContentType() string {
 	return ""
 }
 
+type ListSchedulesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *ScheduleList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSchedulesResponse) GetJSON200() *ScheduleList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListSchedulesResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSchedulesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSchedulesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSchedulesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSchedulesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// CreateScheduleResponse201Headers the declared response headers of an HTTP 201 response for CreateSchedule
+type CreateScheduleResponse201Headers struct {
+	ETag string
+}
+
+type CreateScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Schedule
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *CreateScheduleResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateScheduleResponse) GetJSON201() *Schedule {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PreviewCronResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Preview
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PreviewCronResponse) GetJSON200() *Preview {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PreviewCronResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PreviewCronResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PreviewCronResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PreviewCronResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PreviewCronResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r DeleteScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetScheduleResponse200Headers the declared response headers of an HTTP 200 response for GetSchedule
+type GetScheduleResponse200Headers struct {
+	ETag string
+}
+
+type GetScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Schedule
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetScheduleResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetScheduleResponse) GetJSON200() *Schedule {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// EditScheduleResponse200Headers the declared response headers of an HTTP 200 response for EditSchedule
+type EditScheduleResponse200Headers struct {
+	ETag string
+}
+
+type EditScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Schedule
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *EditScheduleResponse200Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r EditScheduleResponse) GetJSON200() *Schedule {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r EditScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r EditScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r EditScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r EditScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r EditScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListFiresResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *FireList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListFiresResponse) GetJSON200() *FireList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListFiresResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListFiresResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListFiresResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListFiresResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListFiresResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PauseScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Schedule
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PauseScheduleResponse) GetJSON200() *Schedule {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PauseScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PauseScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PauseScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PauseScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PauseScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type PreviewScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Preview
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PreviewScheduleResponse) GetJSON200() *Preview {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r PreviewScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r PreviewScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PreviewScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PreviewScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PreviewScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ResumeScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Schedule
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ResumeScheduleResponse) GetJSON200() *Schedule {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ResumeScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ResumeScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ResumeScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ResumeScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ResumeScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RunScheduleResponse201Headers the declared response headers of an HTTP 201 response for RunSchedule
+type RunScheduleResponse201Headers struct {
+	BerthReplayed bool
+}
+
+type RunScheduleResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Task
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// Headers201 the parsed response headers for an HTTP 201 response
+	Headers201 *RunScheduleResponse201Headers
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r RunScheduleResponse) GetJSON201() *Task {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RunScheduleResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RunScheduleResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RunScheduleResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RunScheduleResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RunScheduleResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type ListSecretsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -13652,6 +15575,210 @@ func (c *ClientWithResponses) ResumePoolWithResponse(ctx context.Context, name P
 	return ParseResumePoolResponse(rsp)
 }
 
+// ListSchedulesWithResponse List schedules by name
+//
+// Payloads are left out; get a schedule to see its.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /schedules (the `ListSchedules` operationId).
+func (c *ClientWithResponses) ListSchedulesWithResponse(ctx context.Context, params *ListSchedulesParams, reqEditors ...RequestEditorFn) (*ListSchedulesResponse, error) {
+	rsp, err := c.ListSchedules(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSchedulesResponse(rsp)
+}
+
+// CreateScheduleWithBodyWithResponse Create a schedule
+//
+// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+func (c *ClientWithResponses) CreateScheduleWithBodyWithResponse(ctx context.Context, params *CreateScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateScheduleResponse, error) {
+	rsp, err := c.CreateScheduleWithBody(ctx, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateScheduleResponse(rsp)
+}
+
+// CreateScheduleWithResponse Create a schedule
+//
+// It waits for its first slot after now. Its tasks are the caller's, and get no more than the caller may name: an owner who is disabled, or a secret that is withdrawn, makes recorded skips.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules (the `CreateSchedule` operationId).
+func (c *ClientWithResponses) CreateScheduleWithResponse(ctx context.Context, params *CreateScheduleParams, body CreateScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateScheduleResponse, error) {
+	rsp, err := c.CreateSchedule(ctx, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateScheduleResponse(rsp)
+}
+
+// PreviewCronWithBodyWithResponse Show when a cron expression would fire
+//
+// Nothing is stored. An expression that never fires is refused with the reason.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+func (c *ClientWithResponses) PreviewCronWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PreviewCronResponse, error) {
+	rsp, err := c.PreviewCronWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewCronResponse(rsp)
+}
+
+// PreviewCronWithResponse Show when a cron expression would fire
+//
+// Nothing is stored. An expression that never fires is refused with the reason.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules/preview (the `PreviewCron` operationId).
+func (c *ClientWithResponses) PreviewCronWithResponse(ctx context.Context, body PreviewCronJSONRequestBody, reqEditors ...RequestEditorFn) (*PreviewCronResponse, error) {
+	rsp, err := c.PreviewCron(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewCronResponse(rsp)
+}
+
+// DeleteScheduleWithResponse Delete a schedule with its history
+//
+// Its tasks go on.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /schedules/{name} (the `DeleteSchedule` operationId).
+func (c *ClientWithResponses) DeleteScheduleWithResponse(ctx context.Context, name ScheduleName, params *DeleteScheduleParams, reqEditors ...RequestEditorFn) (*DeleteScheduleResponse, error) {
+	rsp, err := c.DeleteSchedule(ctx, name, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteScheduleResponse(rsp)
+}
+
+// GetScheduleWithResponse Get a schedule
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /schedules/{name} (the `GetSchedule` operationId).
+func (c *ClientWithResponses) GetScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*GetScheduleResponse, error) {
+	rsp, err := c.GetSchedule(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetScheduleResponse(rsp)
+}
+
+// EditScheduleWithBodyWithResponse Change a schedule
+//
+// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+func (c *ClientWithResponses) EditScheduleWithBodyWithResponse(ctx context.Context, name ScheduleName, params *EditScheduleParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*EditScheduleResponse, error) {
+	rsp, err := c.EditScheduleWithBody(ctx, name, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseEditScheduleResponse(rsp)
+}
+
+// EditScheduleWithResponse Change a schedule
+//
+// What is absent stays. Slots that are due are decided before, under the old spec; the edit acts strictly after them. The template is replaced as a whole, and its tasks are then the caller's.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /schedules/{name} (the `EditSchedule` operationId).
+func (c *ClientWithResponses) EditScheduleWithResponse(ctx context.Context, name ScheduleName, params *EditScheduleParams, body EditScheduleJSONRequestBody, reqEditors ...RequestEditorFn) (*EditScheduleResponse, error) {
+	rsp, err := c.EditSchedule(ctx, name, params, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseEditScheduleResponse(rsp)
+}
+
+// ListFiresWithResponse List what became of a schedule's slots, the last decided first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /schedules/{name}/fires (the `ListFires` operationId).
+func (c *ClientWithResponses) ListFiresWithResponse(ctx context.Context, name ScheduleName, params *ListFiresParams, reqEditors ...RequestEditorFn) (*ListFiresResponse, error) {
+	rsp, err := c.ListFires(ctx, name, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListFiresResponse(rsp)
+}
+
+// PauseScheduleWithResponse Fire no more slots
+//
+// What is due is decided before; nothing accumulates. Pausing a paused one is no error.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules/{name}/pause (the `PauseSchedule` operationId).
+func (c *ClientWithResponses) PauseScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*PauseScheduleResponse, error) {
+	rsp, err := c.PauseSchedule(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePauseScheduleResponse(rsp)
+}
+
+// PreviewScheduleWithResponse Show the next slots of a schedule
+//
+// From the one on that it waits for; of a paused one as if it were resumed now.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /schedules/{name}/preview (the `PreviewSchedule` operationId).
+func (c *ClientWithResponses) PreviewScheduleWithResponse(ctx context.Context, name ScheduleName, params *PreviewScheduleParams, reqEditors ...RequestEditorFn) (*PreviewScheduleResponse, error) {
+	rsp, err := c.PreviewSchedule(ctx, name, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePreviewScheduleResponse(rsp)
+}
+
+// ResumeScheduleWithResponse Wait for the first slot after now
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules/{name}/resume (the `ResumeSchedule` operationId).
+func (c *ClientWithResponses) ResumeScheduleWithResponse(ctx context.Context, name ScheduleName, reqEditors ...RequestEditorFn) (*ResumeScheduleResponse, error) {
+	rsp, err := c.ResumeSchedule(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseResumeScheduleResponse(rsp)
+}
+
+// RunScheduleWithResponse Make a task of the template now
+//
+// Whatever overlaps, and also while the schedule is paused. The task is the owner's, as all of the schedule. Without an `Idempotency-Key` a repeat is another run.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /schedules/{name}/run (the `RunSchedule` operationId).
+func (c *ClientWithResponses) RunScheduleWithResponse(ctx context.Context, name ScheduleName, params *RunScheduleParams, reqEditors ...RequestEditorFn) (*RunScheduleResponse, error) {
+	rsp, err := c.RunSchedule(ctx, name, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunScheduleResponse(rsp)
+}
+
 // ListSecretsWithResponse List secrets by name, never their values
 //
 // Those that the caller's tasks may name; to administrators all.
@@ -15776,6 +17903,417 @@ func ParseResumePoolResponse(rsp *http.Response) (*ResumePoolResponse, error) {
 		}
 		response.ApplicationProblemJSONDefault = &dest
 
+	}
+
+	return response, nil
+}
+
+// ParseListSchedulesResponse parses an HTTP response from a ListSchedulesWithResponse call
+func ParseListSchedulesResponse(rsp *http.Response) (*ListSchedulesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSchedulesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest ScheduleList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateScheduleResponse parses an HTTP response from a CreateScheduleWithResponse call
+func ParseCreateScheduleResponse(rsp *http.Response) (*CreateScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Schedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers CreateScheduleResponse201Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers201 = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePreviewCronResponse parses an HTTP response from a PreviewCronWithResponse call
+func ParsePreviewCronResponse(rsp *http.Response) (*PreviewCronResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PreviewCronResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Preview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteScheduleResponse parses an HTTP response from a DeleteScheduleWithResponse call
+func ParseDeleteScheduleResponse(rsp *http.Response) (*DeleteScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetScheduleResponse parses an HTTP response from a GetScheduleWithResponse call
+func ParseGetScheduleResponse(rsp *http.Response) (*GetScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Schedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetScheduleResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseEditScheduleResponse parses an HTTP response from a EditScheduleWithResponse call
+func ParseEditScheduleResponse(rsp *http.Response) (*EditScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &EditScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Schedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers EditScheduleResponse200Headers
+		if values := rsp.Header.Values("ETag"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "ETag", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ETag = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListFiresResponse parses an HTTP response from a ListFiresWithResponse call
+func ParseListFiresResponse(rsp *http.Response) (*ListFiresResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListFiresResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest FireList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePauseScheduleResponse parses an HTTP response from a PauseScheduleWithResponse call
+func ParsePauseScheduleResponse(rsp *http.Response) (*PauseScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PauseScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Schedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParsePreviewScheduleResponse parses an HTTP response from a PreviewScheduleWithResponse call
+func ParsePreviewScheduleResponse(rsp *http.Response) (*PreviewScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PreviewScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Preview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseResumeScheduleResponse parses an HTTP response from a ResumeScheduleWithResponse call
+func ParseResumeScheduleResponse(rsp *http.Response) (*ResumeScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ResumeScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Schedule
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRunScheduleResponse parses an HTTP response from a RunScheduleWithResponse call
+func ParseRunScheduleResponse(rsp *http.Response) (*RunScheduleResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RunScheduleResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Task
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 201:
+		var headers RunScheduleResponse201Headers
+		if values := rsp.Header.Values("Berth-Replayed"); len(values) > 0 {
+			var value bool
+			if err := runtime.BindStyledParameterWithOptions("simple", "Berth-Replayed", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.BerthReplayed = value
+		}
+		response.Headers201 = &headers
 	}
 
 	return response, nil

@@ -23,6 +23,7 @@ const (
 	DefaultAdminName         = "admin"
 	prefixPlace, prefixGive  = "BERTH_LOOP_PLACE", "BERTH_LOOP_GIVE_UP"
 	prefixPromote            = "BERTH_LOOP_PROMOTE"
+	prefixSchedules          = "BERTH_LOOP_SCHEDULES"
 	prefixReap, prefixSilent = "BERTH_LOOP_REAP", "BERTH_LOOP_SILENT_HOSTS"
 	prefixLostTasks          = "BERTH_LOOP_LOST_TASKS"
 	prefixGuesses            = "BERTH_LOOP_GUESSES"
@@ -31,15 +32,17 @@ const (
 
 // SchedulerLoops of a process that schedules.
 type SchedulerLoops struct {
-	Place   Loop `envPrefix:"BERTH_LOOP_PLACE_"`
-	Promote Loop `envPrefix:"BERTH_LOOP_PROMOTE_"`
-	GiveUp  Loop `envPrefix:"BERTH_LOOP_GIVE_UP_"`
+	Place     Loop `envPrefix:"BERTH_LOOP_PLACE_"`
+	Promote   Loop `envPrefix:"BERTH_LOOP_PROMOTE_"`
+	GiveUp    Loop `envPrefix:"BERTH_LOOP_GIVE_UP_"`
+	Schedules Loop `envPrefix:"BERTH_LOOP_SCHEDULES_"`
 }
 
 func (l SchedulerLoops) validate(f *berth.Faults) {
 	l.Place.validate(prefixPlace, f)
 	l.Promote.validate(prefixPromote, f)
 	l.GiveUp.validate(prefixGive, f)
+	l.Schedules.validate(prefixSchedules, f)
 }
 
 // KeeperLoops of a process that keeps leases.

@@ -22,7 +22,7 @@ func defaults(adminListen string) map[string]string {
 		"BERTH_CLAIM_WITHIN": t.ClaimWithin, "BERTH_HOST_OFFLINE_AFTER": t.HostOfflineAfter,
 		"BERTH_HEARTBEAT_EVERY": t.HeartbeatEvery, "BERTH_CANCEL_WITHIN": t.CancelWithin,
 		prefixPlace + "_INTERVAL": scheduler.DefaultPlaceInterval, prefixPromote + "_INTERVAL": scheduler.DefaultPromoteInterval,
-		prefixGive + "_INTERVAL": scheduler.DefaultGiveUpInterval, prefixReap + "_INTERVAL": leasekeeper.DefaultReapInterval,
+		prefixGive + "_INTERVAL": scheduler.DefaultGiveUpInterval, prefixSchedules + "_INTERVAL": scheduler.DefaultSchedulesInterval, prefixReap + "_INTERVAL": leasekeeper.DefaultReapInterval,
 		prefixSilent + "_INTERVAL": leasekeeper.DefaultHostsInterval,
 		prefixInputs + "_INTERVAL": leasekeeper.DefaultInputsInterval, prefixBlobs + "_INTERVAL": leasekeeper.DefaultBlobsInterval,
 		"BERTH_ORPHANS_AFTER": leasekeeper.DefaultOrphansAfter,

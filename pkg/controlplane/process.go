@@ -114,8 +114,8 @@ func (p *Process) Scheduler(c config.SchedulerLoops) []daemon.Component {
 		Store: p.Store, Instance: p.Instance, Log: p.Log, Metrics: scheduler.NewMetrics(p.Registry),
 	})
 	return s.Components(scheduler.LoopsConfig{
-		PlaceInterval: c.Place.Interval, PromoteInterval: c.Promote.Interval, GiveUpInterval: c.GiveUp.Interval,
-		PlaceDisabled: c.Place.Disabled, PromoteDisabled: c.Promote.Disabled, GiveUpDisabled: c.GiveUp.Disabled,
+		PlaceInterval: c.Place.Interval, PromoteInterval: c.Promote.Interval, GiveUpInterval: c.GiveUp.Interval, SchedulesInterval: c.Schedules.Interval,
+		PlaceDisabled: c.Place.Disabled, PromoteDisabled: c.Promote.Disabled, GiveUpDisabled: c.GiveUp.Disabled, SchedulesDisabled: c.Schedules.Disabled,
 		Hints: p.Store, Gate: p.Gate, Metrics: p.Loops, RoundGrace: p.roundGrace(),
 	})
 }

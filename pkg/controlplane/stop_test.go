@@ -63,7 +63,7 @@ func stopRounds() []round {
 				return enginetest.Submit(t, s, 1, nil)[0]
 			},
 			parts: func(p *controlplane.Process) []daemon.Component {
-				return p.Scheduler(config.SchedulerLoops{Place: quick, Promote: off, GiveUp: off})
+				return p.Scheduler(config.SchedulerLoops{Place: quick, Promote: off, GiveUp: off, Schedules: off})
 			},
 		},
 		{
@@ -74,7 +74,7 @@ func stopRounds() []round {
 				return id
 			},
 			parts: func(p *controlplane.Process) []daemon.Component {
-				return p.Scheduler(config.SchedulerLoops{Place: off, Promote: quick, GiveUp: off})
+				return p.Scheduler(config.SchedulerLoops{Place: off, Promote: quick, GiveUp: off, Schedules: off})
 			},
 		},
 		{

@@ -110,6 +110,27 @@ func (e BulkJobState) Valid() bool {
 	}
 }
 
+// Defines values for CatchUp.
+const (
+	All    CatchUp = "all"
+	Latest CatchUp = "latest"
+	None   CatchUp = "none"
+)
+
+// Valid indicates whether the value is a known member of the CatchUp enum.
+func (e CatchUp) Valid() bool {
+	switch e {
+	case All:
+		return true
+	case Latest:
+		return true
+	case None:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for DeviceAdmin.
 const (
 	Active      DeviceAdmin = "active"
@@ -269,6 +290,30 @@ func (e Outcome) Valid() bool {
 	}
 }
 
+// Defines values for Overlap.
+const (
+	Allow         Overlap = "allow"
+	CancelRunning Overlap = "cancel_running"
+	QueueOne      Overlap = "queue_one"
+	Skip          Overlap = "skip"
+)
+
+// Valid indicates whether the value is a known member of the Overlap enum.
+func (e Overlap) Valid() bool {
+	switch e {
+	case Allow:
+		return true
+	case CancelRunning:
+		return true
+	case QueueOne:
+		return true
+	case Skip:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RetriedOutcome.
 const (
 	RetriedOutcomeFailed      RetriedOutcome = "failed"
@@ -311,6 +356,24 @@ func (e Role) Valid() bool {
 	case RoleSubmitter:
 		return true
 	case RoleViewer:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ScheduleKind.
+const (
+	Fixed    ScheduleKind = "fixed"
+	Interval ScheduleKind = "interval"
+)
+
+// Valid indicates whether the value is a known member of the ScheduleKind enum.
+func (e ScheduleKind) Valid() bool {
+	switch e {
+	case Fixed:
+		return true
+	case Interval:
 		return true
 	default:
 		return false
@@ -673,6 +736,9 @@ type BulkSpec struct {
 	Priority *int `json:"priority,omitempty"`
 }
 
+// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+type CatchUp string
+
 // CauseKey 32 lower-case hex digits.
 type CauseKey = string
 
@@ -876,6 +942,38 @@ type FieldError struct {
 	Remedy string `json:"remedy,omitempty,omitzero"`
 }
 
+// Fire defines model for Fire.
+type Fire struct {
+	// AtLeast There were more; they were not counted to the end.
+	AtLeast   bool      `json:"at_least,omitempty,omitzero"`
+	DecidedAt time.Time `json:"decided_at"`
+
+	// LastSlotAt Of a run of slots that were skipped together; else as `slot_at`.
+	LastSlotAt time.Time `json:"last_slot_at"`
+
+	// Reason Why it was skipped, such as `missed`, `overlap` or `owner_disabled`.
+	Reason   string `json:"reason,omitempty,omitzero"`
+	Revision int    `json:"revision"`
+
+	// Slot Key of the first slot; `run:TASK` for a run by hand.
+	Slot   string    `json:"slot"`
+	SlotAt time.Time `json:"slot_at"`
+
+	// Slots How many slots this is about.
+	Slots int `json:"slots"`
+
+	// TaskID Absent when skipped.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	TaskID ID `json:"task_id,omitempty,omitzero"`
+}
+
+// FireList defines model for FireList.
+type FireList struct {
+	Fires         []Fire `json:"fires"`
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
 // ForceRelease defines model for ForceRelease.
 type ForceRelease struct {
 	// AttemptID The attempt that is meant.
@@ -1055,6 +1153,9 @@ type NewPassword struct {
 // Outcome defines model for Outcome.
 type Outcome string
 
+// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+type Overlap string
+
 // PasswordChange defines model for PasswordChange.
 type PasswordChange struct {
 	CurrentPassword string `json:"current_password"`
@@ -1210,6 +1311,30 @@ type PoolSpec struct {
 	Name Name `json:"name"`
 }
 
+// Preview defines model for Preview.
+type Preview struct {
+	// Cron In its canonical form.
+	Cron string `json:"cron"`
+
+	// Kind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+	Kind     ScheduleKind `json:"kind"`
+	Slots    []Slot       `json:"slots"`
+	TimeZone string       `json:"time_zone"`
+}
+
+// PreviewSpec defines model for PreviewSpec.
+type PreviewSpec struct {
+	// After Slots after this time; after now where absent.
+	After time.Time `json:"after,omitempty,omitzero"`
+	Cron  string    `json:"cron"`
+
+	// N How many.
+	N int `json:"n,omitempty,omitzero"`
+
+	// TimeZone UTC where absent.
+	TimeZone string `json:"time_zone,omitempty,omitzero"`
+}
+
 // Problem RFC 9457.
 type Problem struct {
 	// Code Stable; programs may act on it.
@@ -1275,6 +1400,121 @@ type RetrySpec struct {
 // Role defines model for Role.
 type Role string
 
+// Schedule defines model for Schedule.
+type Schedule struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp              CatchUp   `json:"catch_up"`
+	CatchUpLimit         int       `json:"catch_up_limit"`
+	CatchUpWindowSeconds float64   `json:"catch_up_window_seconds"`
+	CreatedAt            time.Time `json:"created_at"`
+	Cron                 string    `json:"cron"`
+
+	// ID A UUID in lower case.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ID ID `json:"id"`
+
+	// Kind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+	Kind ScheduleKind `json:"kind,omitempty,omitzero"`
+
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name Name `json:"name"`
+
+	// NextFireAt When the slot is due that it waits for; absent while paused.
+	NextFireAt time.Time `json:"next_fire_at,omitempty,omitzero"`
+
+	// NextSlot That slot's key.
+	NextSlot string `json:"next_slot,omitempty,omitzero"`
+
+	// Note Why its tasks are refused
+	Note string `json:"note,omitempty,omitzero"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap Overlap `json:"overlap"`
+
+	// Owner Whose the tasks are.
+	Owner  Submitter `json:"owner"`
+	Paused bool      `json:"paused"`
+
+	// Revision Counts the changes of cron and time zone; part of a slot's name.
+	Revision int `json:"revision"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template  TaskTemplate `json:"template"`
+	TimeZone  string       `json:"time_zone"`
+	UpdatedAt time.Time    `json:"updated_at"`
+
+	// Version Counts all changes; the `ETag`.
+	Version int `json:"version"`
+
+	// Waiting The slot is due and waits for a task's end (`queue_one`).
+	Waiting bool `json:"waiting,omitempty,omitzero"`
+}
+
+// ScheduleChange defines model for ScheduleChange.
+type ScheduleChange struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp *CatchUp `json:"catch_up,omitempty"`
+
+	// CatchUpLimit How many slots `all` catches up at once; 10 where absent.
+	CatchUpLimit *int `json:"catch_up_limit,omitempty"`
+
+	// CatchUpWindowSeconds How late a slot may fire; 0 is as late as may be. 3600 for `latest`, 0 for `all` where absent.
+	CatchUpWindowSeconds *float64 `json:"catch_up_window_seconds,omitempty"`
+
+	// Cron Five fields (minute, hour, day of month, month, day of week), or a macro such as `@daily`.
+	Cron *string `json:"cron,omitempty"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap *Overlap `json:"overlap,omitempty"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template *TaskTemplate `json:"template,omitempty"`
+
+	// TimeZone A name of the IANA database such as `Europe/Berlin`; UTC where absent.
+	TimeZone *string `json:"time_zone,omitempty"`
+}
+
+// ScheduleKind How daylight saving time is taken: `fixed` (neither `*` nor `/` in minute and hour) fires each local wall time once; `interval` whenever the clock shows it.
+type ScheduleKind string
+
+// ScheduleList defines model for ScheduleList.
+type ScheduleList struct {
+	NextPageToken string     `json:"next_page_token,omitempty,omitzero"`
+	Schedules     []Schedule `json:"schedules"`
+}
+
+// ScheduleSpec defines model for ScheduleSpec.
+type ScheduleSpec struct {
+	// CatchUp What becomes of slots that were due while nobody looked: `none` fires only what is less than a minute late, `latest` the newest, `all` as many as `catch_up_limit` says. What does not fire is recorded as skipped.
+	CatchUp *CatchUp `json:"catch_up,omitempty"`
+
+	// CatchUpLimit How many slots `all` catches up at once; 10 where absent.
+	CatchUpLimit *int `json:"catch_up_limit,omitempty"`
+
+	// CatchUpWindowSeconds How late a slot may fire; 0 is as late as may be. 3600 for `latest`, 0 for `all` where absent.
+	CatchUpWindowSeconds *float64 `json:"catch_up_window_seconds,omitempty"`
+
+	// Cron Five fields (minute, hour, day of month, month, day of week), or a macro such as `@daily`.
+	Cron string `json:"cron"`
+
+	// Name Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+	//
+	// Examples: default
+	Name Name `json:"name"`
+
+	// Overlap What becomes of a slot while a task of the schedule is unfinished: it is skipped (`skip`), fires (`allow`), waits for the end, the newest alone (`queue_one`), or fires and the unfinished are cancelled (`cancel_running`).
+	Overlap *Overlap `json:"overlap,omitempty"`
+
+	// Template What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+	Template TaskTemplate `json:"template"`
+
+	// TimeZone A name of the IANA database such as `Europe/Berlin`; UTC where absent.
+	TimeZone *string `json:"time_zone,omitempty"`
+}
+
 // Secret defines model for Secret.
 type Secret struct {
 	CreatedAt   time.Time `json:"created_at"`
@@ -1336,6 +1576,21 @@ type SigningKey struct {
 // SigningKeyList defines model for SigningKeyList.
 type SigningKeyList struct {
 	SigningKeys []SigningKey `json:"signing_keys"`
+}
+
+// Slot defines model for Slot.
+type Slot struct {
+	// At When it is due.
+	At time.Time `json:"at"`
+
+	// Clock What the zone's clock shows then, which is another time after a gap: `2026-03-29T03:00:00+02:00`.
+	Clock string `json:"clock"`
+
+	// Local The wall time that it stands for, such as `2026-03-29T02:30`.
+	Local string `json:"local"`
+
+	// Slot Its key: the wall time of a fixed schedule, the instant of an interval.
+	Slot string `json:"slot"`
 }
 
 // SubmittedTasks defines model for SubmittedTasks.
@@ -1419,6 +1674,11 @@ type Task struct {
 	Result            json.RawMessage `json:"result,omitempty,omitzero"`
 	Retry             Retry           `json:"retry"`
 	RunTimeoutSeconds float64         `json:"run_timeout_seconds"`
+
+	// ScheduleID Of the schedule that made it; absent for others.
+	//
+	// Examples: 01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10
+	ScheduleID ID `json:"schedule_id,omitempty,omitzero"`
 
 	// Secrets Names of the secrets that the work is given.
 	Secrets  []string `json:"secrets,omitempty,omitzero"`
@@ -1553,6 +1813,52 @@ type TaskSpec struct {
 // TaskState `scheduled` not before its time; `queued`; `assigned`, `claimed`, `running` on a device; `failed` waiting for its retry; finished: `succeeded`, `dead_letter`, `cancelled`.
 type TaskState string
 
+// TaskTemplate What the tasks of a schedule are; as `TaskSpec`, without `not_before`.
+type TaskTemplate struct {
+	// Inputs Files that the work gets, each under a name of its own. They are uploaded before (`POST /inputs`).
+	Inputs []InputUse `json:"inputs,omitempty,omitzero"`
+
+	// Name For people.
+	Name string `json:"name,omitempty,omitzero"`
+
+	// Payload The plugin's input, judged by the schema of the highest version in the range. At most 256 KiB.
+	Payload json.RawMessage `json:"payload,omitempty,omitzero"`
+
+	// Plugin The kind of work, such as `browser.script`.
+	//
+	// Examples: default
+	Plugin Name `json:"plugin"`
+
+	// PluginVersion A version range such as `^1.2`; any version where absent.
+	PluginVersion string `json:"plugin_version,omitempty,omitzero"`
+
+	// Pool Name of the pool; `default` where absent.
+	//
+	// Examples: default
+	Pool Name `json:"pool,omitempty,omitzero"`
+
+	// Priority 9 is the most urgent.
+	Priority int `json:"priority,omitempty,omitzero"`
+
+	// QueueTimeoutSeconds Give up after waiting this long; waits for ever where absent.
+	QueueTimeoutSeconds float64 `json:"queue_timeout_seconds,omitempty,omitzero"`
+
+	// Retry Which ends of an attempt are tried again, how often, after how long.
+	Retry *RetrySpec `json:"retry,omitempty"`
+
+	// RunTimeoutSeconds Bounds one attempt from its start.
+	RunTimeoutSeconds float64 `json:"run_timeout_seconds,omitempty,omitzero"`
+
+	// Secrets Secrets that the work is given, by name; the payload says what for (`secret` of a `type` step, `secret_env` of `process.run`). Each must be granted to the schedule's owner.
+	Secrets []Name `json:"secrets,omitempty,omitzero"`
+
+	// Selector Which devices fit, by their labels. `berth.dev/device=ID` pins the task to a device; `berth.dev/probe=ID` does so even if it is cordoned or quarantined, for operators alone.
+	//
+	// Examples: browser=chromium,os in (linux,darwin)
+	Selector string   `json:"selector,omitempty,omitzero"`
+	Tags     []string `json:"tags,omitempty,omitzero"`
+}
+
 // Tokens defines model for Tokens.
 type Tokens struct {
 	AccessToken             string          `json:"access_token"`
@@ -1659,6 +1965,11 @@ type PluginName = Name
 //
 // Examples: default
 type PoolName = Name
+
+// ScheduleName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
+//
+// Examples: default
+type ScheduleName = Name
 
 // SecretName Lower-case letters, digits, dots, hyphens and underscores; begins and ends with a letter or digit.
 //
@@ -1828,6 +2139,52 @@ type CreatePoolParams struct {
 	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
 }
 
+// ListSchedulesParams defines parameters for ListSchedules.
+type ListSchedulesParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// CreateScheduleParams defines parameters for CreateSchedule.
+type CreateScheduleParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
+// DeleteScheduleParams defines parameters for DeleteSchedule.
+type DeleteScheduleParams struct {
+	// IfMatch The `ETag` that the change is based on; another one is `wrong_state`.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// EditScheduleParams defines parameters for EditSchedule.
+type EditScheduleParams struct {
+	// IfMatch The `ETag` that the change is based on; another one is `wrong_state`.
+	IfMatch IfMatch `json:"If-Match,omitempty,omitzero"`
+}
+
+// ListFiresParams defines parameters for ListFires.
+type ListFiresParams struct {
+	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
+
+	// PageToken The `next_page_token` of the page before.
+	PageToken PageToken `form:"page_token,omitempty" json:"page_token,omitempty,omitzero"`
+}
+
+// PreviewScheduleParams defines parameters for PreviewSchedule.
+type PreviewScheduleParams struct {
+	// N How many.
+	N int `form:"n,omitempty" json:"n,omitempty,omitzero"`
+}
+
+// RunScheduleParams defines parameters for RunSchedule.
+type RunScheduleParams struct {
+	// IdempotencyKey Makes the call safe to repeat: the same key with the same body has no second effect and gives the same tasks, pool or token, as they are then; with another body it is refused (`idempotency_mismatch`). A caller's keys are one set for all operations. Kept as long as what was made.
+	IdempotencyKey IdempotencyKey `json:"Idempotency-Key,omitempty,omitzero"`
+}
+
 // ListSecretsParams defines parameters for ListSecrets.
 type ListSecretsParams struct {
 	PageSize PageSize `form:"page_size,omitempty" json:"page_size,omitempty,omitzero"`
@@ -1861,6 +2218,9 @@ type ListTasksParams struct {
 
 	// Cause Dead letters of this cause (`GET /dead-letters`).
 	Cause CauseKey `form:"cause,omitempty" json:"cause,omitempty,omitzero"`
+
+	// Schedule Name of the schedule that made the task.
+	Schedule Name `form:"schedule,omitempty" json:"schedule,omitempty,omitzero"`
 
 	// SubmittedFrom At or after this time.
 	SubmittedFrom time.Time `form:"submitted_from,omitempty" json:"submitted_from,omitempty,omitzero"`
@@ -2005,6 +2365,15 @@ type BeginInputJSONRequestBody = InputSpec
 
 // CreatePoolJSONRequestBody defines body for CreatePool for application/json ContentType.
 type CreatePoolJSONRequestBody = PoolSpec
+
+// CreateScheduleJSONRequestBody defines body for CreateSchedule for application/json ContentType.
+type CreateScheduleJSONRequestBody = ScheduleSpec
+
+// PreviewCronJSONRequestBody defines body for PreviewCron for application/json ContentType.
+type PreviewCronJSONRequestBody = PreviewSpec
+
+// EditScheduleJSONRequestBody defines body for EditSchedule for application/json ContentType.
+type EditScheduleJSONRequestBody = ScheduleChange
 
 // PutSecretJSONRequestBody defines body for PutSecret for application/json ContentType.
 type PutSecretJSONRequestBody = SecretSpec
@@ -2185,6 +2554,39 @@ type ServerInterface interface {
 	// ResumePool Place tasks in a pool again
 	// (POST /pools/{name}/resume)
 	ResumePool(ctx echo.Context, name PoolName) error
+	// ListSchedules List schedules by name
+	// (GET /schedules)
+	ListSchedules(ctx echo.Context, params ListSchedulesParams) error
+	// CreateSchedule Create a schedule
+	// (POST /schedules)
+	CreateSchedule(ctx echo.Context, params CreateScheduleParams) error
+	// PreviewCron Show when a cron expression would fire
+	// (POST /schedules/preview)
+	PreviewCron(ctx echo.Context) error
+	// DeleteSchedule Delete a schedule with its history
+	// (DELETE /schedules/{name})
+	DeleteSchedule(ctx echo.Context, name ScheduleName, params DeleteScheduleParams) error
+	// GetSchedule Get a schedule
+	// (GET /schedules/{name})
+	GetSchedule(ctx echo.Context, name ScheduleName) error
+	// EditSchedule Change a schedule
+	// (PATCH /schedules/{name})
+	EditSchedule(ctx echo.Context, name ScheduleName, params EditScheduleParams) error
+	// ListFires List what became of a schedule's slots, the last decided first
+	// (GET /schedules/{name}/fires)
+	ListFires(ctx echo.Context, name ScheduleName, params ListFiresParams) error
+	// PauseSchedule Fire no more slots
+	// (POST /schedules/{name}/pause)
+	PauseSchedule(ctx echo.Context, name ScheduleName) error
+	// PreviewSchedule Show the next slots of a schedule
+	// (GET /schedules/{name}/preview)
+	PreviewSchedule(ctx echo.Context, name ScheduleName, params PreviewScheduleParams) error
+	// ResumeSchedule Wait for the first slot after now
+	// (POST /schedules/{name}/resume)
+	ResumeSchedule(ctx echo.Context, name ScheduleName) error
+	// RunSchedule Make a task of the template now
+	// (POST /schedules/{name}/run)
+	RunSchedule(ctx echo.Context, name ScheduleName, params RunScheduleParams) error
 	// ListSecrets List secrets by name, never their values
 	// (GET /secrets)
 	ListSecrets(ctx echo.Context, params ListSecretsParams) error
@@ -3303,6 +3705,282 @@ func (w *ServerInterfaceWrapper) ResumePool(ctx echo.Context) error {
 	return err
 }
 
+// ListSchedules converts echo context to params.
+func (w *ServerInterfaceWrapper) ListSchedules(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListSchedulesParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListSchedules(ctx, params)
+	return err
+}
+
+// CreateSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateSchedule(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateScheduleParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateSchedule(ctx, params)
+	return err
+}
+
+// PreviewCron converts echo context to params.
+func (w *ServerInterfaceWrapper) PreviewCron(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PreviewCron(ctx)
+	return err
+}
+
+// DeleteSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteScheduleParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = IfMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteSchedule(ctx, name, params)
+	return err
+}
+
+// GetSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) GetSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetSchedule(ctx, name)
+	return err
+}
+
+// EditSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) EditSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params EditScheduleParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "If-Match" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
+		var IfMatch IfMatch
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for If-Match, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter If-Match: %s", err))
+		}
+
+		params.IfMatch = IfMatch
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.EditSchedule(ctx, name, params)
+	return err
+}
+
+// ListFires converts echo context to params.
+func (w *ServerInterfaceWrapper) ListFires(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListFiresParams
+	// ------------- Optional query parameter "page_size" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_size", ctx.QueryParams(), &params.PageSize, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_size: %s", err))
+	}
+
+	// ------------- Optional query parameter "page_token" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", ctx.QueryParams(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter page_token: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListFires(ctx, name, params)
+	return err
+}
+
+// PauseSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) PauseSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PauseSchedule(ctx, name)
+	return err
+}
+
+// PreviewSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) PreviewSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PreviewScheduleParams
+	// ------------- Optional query parameter "n" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "n", ctx.QueryParams(), &params.N, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter n: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PreviewSchedule(ctx, name, params)
+	return err
+}
+
+// ResumeSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) ResumeSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ResumeSchedule(ctx, name)
+	return err
+}
+
+// RunSchedule converts echo context to params.
+func (w *ServerInterfaceWrapper) RunSchedule(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "name" -------------
+	var name ScheduleName
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", ctx.Param("name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter name: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RunScheduleParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = IdempotencyKey
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RunSchedule(ctx, name, params)
+	return err
+}
+
 // ListSecrets converts echo context to params.
 func (w *ServerInterfaceWrapper) ListSecrets(ctx echo.Context) error {
 	var err error
@@ -3474,6 +4152,13 @@ func (w *ServerInterfaceWrapper) ListTasks(ctx echo.Context) error {
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "cause", ctx.QueryParams(), &params.Cause, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter cause: %s", err))
+	}
+
+	// ------------- Optional query parameter "schedule" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "schedule", ctx.QueryParams(), &params.Schedule, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter schedule: %s", err))
 	}
 
 	// ------------- Optional query parameter "submitted_from" -------------
@@ -4138,6 +4823,17 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/secrets/:name", wrapper.DeleteSecret, options.OperationMiddlewares["deleteSecret"]...)
 	router.GET(options.BaseURL+"/secrets/:name", wrapper.GetSecret, options.OperationMiddlewares["getSecret"]...)
 	router.PUT(options.BaseURL+"/secrets/:name", wrapper.PutSecret, options.OperationMiddlewares["putSecret"]...)
+	router.GET(options.BaseURL+"/schedules", wrapper.ListSchedules, options.OperationMiddlewares["listSchedules"]...)
+	router.POST(options.BaseURL+"/schedules", wrapper.CreateSchedule, options.OperationMiddlewares["createSchedule"]...)
+	router.POST(options.BaseURL+"/schedules/preview", wrapper.PreviewCron, options.OperationMiddlewares["previewCron"]...)
+	router.DELETE(options.BaseURL+"/schedules/:name", wrapper.DeleteSchedule, options.OperationMiddlewares["deleteSchedule"]...)
+	router.GET(options.BaseURL+"/schedules/:name", wrapper.GetSchedule, options.OperationMiddlewares["getSchedule"]...)
+	router.PATCH(options.BaseURL+"/schedules/:name", wrapper.EditSchedule, options.OperationMiddlewares["editSchedule"]...)
+	router.POST(options.BaseURL+"/schedules/:name/pause", wrapper.PauseSchedule, options.OperationMiddlewares["pauseSchedule"]...)
+	router.POST(options.BaseURL+"/schedules/:name/resume", wrapper.ResumeSchedule, options.OperationMiddlewares["resumeSchedule"]...)
+	router.POST(options.BaseURL+"/schedules/:name/run", wrapper.RunSchedule, options.OperationMiddlewares["runSchedule"]...)
+	router.GET(options.BaseURL+"/schedules/:name/preview", wrapper.PreviewSchedule, options.OperationMiddlewares["previewSchedule"]...)
+	router.GET(options.BaseURL+"/schedules/:name/fires", wrapper.ListFires, options.OperationMiddlewares["listFires"]...)
 	router.POST(options.BaseURL+"/hosts/:id/rotate-key", wrapper.RotateHostKey, options.OperationMiddlewares["rotateHostKey"]...)
 	router.GET(options.BaseURL+"/plugins", wrapper.ListPlugins, options.OperationMiddlewares["listPlugins"]...)
 	router.GET(options.BaseURL+"/plugins/:name", wrapper.GetPlugin, options.OperationMiddlewares["getPlugin"]...)
@@ -6157,6 +6853,468 @@ func (response ResumePooldefaultApplicationProblemPlusJSONResponse) VisitResumeP
 	return err
 }
 
+type ListSchedulesRequestObject struct {
+	Params ListSchedulesParams
+}
+
+type ListSchedulesResponseObject interface {
+	VisitListSchedulesResponse(w http.ResponseWriter) error
+}
+
+type ListSchedules200JSONResponse ScheduleList
+
+func (response ListSchedules200JSONResponse) VisitListSchedulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSchedulesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListSchedulesdefaultApplicationProblemPlusJSONResponse) VisitListSchedulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateScheduleRequestObject struct {
+	Params CreateScheduleParams
+	Body   *CreateScheduleJSONRequestBody
+}
+
+type CreateScheduleResponseObject interface {
+	VisitCreateScheduleResponse(w http.ResponseWriter) error
+}
+
+type CreateSchedule201ResponseHeaders struct {
+	ETag string
+}
+
+type CreateSchedule201JSONResponse struct {
+	Body    Schedule
+	Headers CreateSchedule201ResponseHeaders
+}
+
+func (response CreateSchedule201JSONResponse) VisitCreateScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CreateScheduledefaultApplicationProblemPlusJSONResponse) VisitCreateScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewCronRequestObject struct {
+	Body *PreviewCronJSONRequestBody
+}
+
+type PreviewCronResponseObject interface {
+	VisitPreviewCronResponse(w http.ResponseWriter) error
+}
+
+type PreviewCron200JSONResponse Preview
+
+func (response PreviewCron200JSONResponse) VisitPreviewCronResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewCrondefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PreviewCrondefaultApplicationProblemPlusJSONResponse) VisitPreviewCronResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteScheduleRequestObject struct {
+	Name   ScheduleName `json:"name"`
+	Params DeleteScheduleParams
+}
+
+type DeleteScheduleResponseObject interface {
+	VisitDeleteScheduleResponse(w http.ResponseWriter) error
+}
+
+type DeleteSchedule204Response struct {
+}
+
+func (response DeleteSchedule204Response) VisitDeleteScheduleResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DeleteScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response DeleteScheduledefaultApplicationProblemPlusJSONResponse) VisitDeleteScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetScheduleRequestObject struct {
+	Name ScheduleName `json:"name"`
+}
+
+type GetScheduleResponseObject interface {
+	VisitGetScheduleResponse(w http.ResponseWriter) error
+}
+
+type GetSchedule200ResponseHeaders struct {
+	ETag string
+}
+
+type GetSchedule200JSONResponse struct {
+	Body    Schedule
+	Headers GetSchedule200ResponseHeaders
+}
+
+func (response GetSchedule200JSONResponse) VisitGetScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetScheduledefaultApplicationProblemPlusJSONResponse) VisitGetScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EditScheduleRequestObject struct {
+	Name   ScheduleName `json:"name"`
+	Params EditScheduleParams
+	Body   *EditScheduleJSONRequestBody
+}
+
+type EditScheduleResponseObject interface {
+	VisitEditScheduleResponse(w http.ResponseWriter) error
+}
+
+type EditSchedule200ResponseHeaders struct {
+	ETag string
+}
+
+type EditSchedule200JSONResponse struct {
+	Body    Schedule
+	Headers EditSchedule200ResponseHeaders
+}
+
+func (response EditSchedule200JSONResponse) VisitEditScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("ETag", fmt.Sprint(response.Headers.ETag))
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type EditScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response EditScheduledefaultApplicationProblemPlusJSONResponse) VisitEditScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiresRequestObject struct {
+	Name   ScheduleName `json:"name"`
+	Params ListFiresParams
+}
+
+type ListFiresResponseObject interface {
+	VisitListFiresResponse(w http.ResponseWriter) error
+}
+
+type ListFires200JSONResponse FireList
+
+func (response ListFires200JSONResponse) VisitListFiresResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListFiresdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListFiresdefaultApplicationProblemPlusJSONResponse) VisitListFiresResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseScheduleRequestObject struct {
+	Name ScheduleName `json:"name"`
+}
+
+type PauseScheduleResponseObject interface {
+	VisitPauseScheduleResponse(w http.ResponseWriter) error
+}
+
+type PauseSchedule200JSONResponse Schedule
+
+func (response PauseSchedule200JSONResponse) VisitPauseScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PauseScheduledefaultApplicationProblemPlusJSONResponse) VisitPauseScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewScheduleRequestObject struct {
+	Name   ScheduleName `json:"name"`
+	Params PreviewScheduleParams
+}
+
+type PreviewScheduleResponseObject interface {
+	VisitPreviewScheduleResponse(w http.ResponseWriter) error
+}
+
+type PreviewSchedule200JSONResponse Preview
+
+func (response PreviewSchedule200JSONResponse) VisitPreviewScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PreviewScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PreviewScheduledefaultApplicationProblemPlusJSONResponse) VisitPreviewScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumeScheduleRequestObject struct {
+	Name ScheduleName `json:"name"`
+}
+
+type ResumeScheduleResponseObject interface {
+	VisitResumeScheduleResponse(w http.ResponseWriter) error
+}
+
+type ResumeSchedule200JSONResponse Schedule
+
+func (response ResumeSchedule200JSONResponse) VisitResumeScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumeScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ResumeScheduledefaultApplicationProblemPlusJSONResponse) VisitResumeScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunScheduleRequestObject struct {
+	Name   ScheduleName `json:"name"`
+	Params RunScheduleParams
+}
+
+type RunScheduleResponseObject interface {
+	VisitRunScheduleResponse(w http.ResponseWriter) error
+}
+
+type RunSchedule201ResponseHeaders struct {
+	BerthReplayed bool
+}
+
+type RunSchedule201JSONResponse struct {
+	Body    Task
+	Headers RunSchedule201ResponseHeaders
+}
+
+func (response RunSchedule201JSONResponse) VisitRunScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Berth-Replayed", fmt.Sprint(response.Headers.BerthReplayed))
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunScheduledefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RunScheduledefaultApplicationProblemPlusJSONResponse) VisitRunScheduleResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListSecretsRequestObject struct {
 	Params ListSecretsParams
 }
@@ -7303,6 +8461,39 @@ type StrictServerInterface interface {
 	// ResumePool Place tasks in a pool again
 	// (POST /pools/{name}/resume)
 	ResumePool(ctx context.Context, request ResumePoolRequestObject) (ResumePoolResponseObject, error)
+	// ListSchedules List schedules by name
+	// (GET /schedules)
+	ListSchedules(ctx context.Context, request ListSchedulesRequestObject) (ListSchedulesResponseObject, error)
+	// CreateSchedule Create a schedule
+	// (POST /schedules)
+	CreateSchedule(ctx context.Context, request CreateScheduleRequestObject) (CreateScheduleResponseObject, error)
+	// PreviewCron Show when a cron expression would fire
+	// (POST /schedules/preview)
+	PreviewCron(ctx context.Context, request PreviewCronRequestObject) (PreviewCronResponseObject, error)
+	// DeleteSchedule Delete a schedule with its history
+	// (DELETE /schedules/{name})
+	DeleteSchedule(ctx context.Context, request DeleteScheduleRequestObject) (DeleteScheduleResponseObject, error)
+	// GetSchedule Get a schedule
+	// (GET /schedules/{name})
+	GetSchedule(ctx context.Context, request GetScheduleRequestObject) (GetScheduleResponseObject, error)
+	// EditSchedule Change a schedule
+	// (PATCH /schedules/{name})
+	EditSchedule(ctx context.Context, request EditScheduleRequestObject) (EditScheduleResponseObject, error)
+	// ListFires List what became of a schedule's slots, the last decided first
+	// (GET /schedules/{name}/fires)
+	ListFires(ctx context.Context, request ListFiresRequestObject) (ListFiresResponseObject, error)
+	// PauseSchedule Fire no more slots
+	// (POST /schedules/{name}/pause)
+	PauseSchedule(ctx context.Context, request PauseScheduleRequestObject) (PauseScheduleResponseObject, error)
+	// PreviewSchedule Show the next slots of a schedule
+	// (GET /schedules/{name}/preview)
+	PreviewSchedule(ctx context.Context, request PreviewScheduleRequestObject) (PreviewScheduleResponseObject, error)
+	// ResumeSchedule Wait for the first slot after now
+	// (POST /schedules/{name}/resume)
+	ResumeSchedule(ctx context.Context, request ResumeScheduleRequestObject) (ResumeScheduleResponseObject, error)
+	// RunSchedule Make a task of the template now
+	// (POST /schedules/{name}/run)
+	RunSchedule(ctx context.Context, request RunScheduleRequestObject) (RunScheduleResponseObject, error)
 	// ListSecrets List secrets by name, never their values
 	// (GET /secrets)
 	ListSecrets(ctx context.Context, request ListSecretsRequestObject) (ListSecretsResponseObject, error)
@@ -9051,6 +10242,353 @@ func (sh *strictHandler) ResumePool(ctx echo.Context, name PoolName) error {
 		return err
 	} else if validResponse, ok := response.(ResumePoolResponseObject); ok {
 		return validResponse.VisitResumePoolResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListSchedules operation middleware
+func (sh *strictHandler) ListSchedules(ctx echo.Context, params ListSchedulesParams) error {
+	var request ListSchedulesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSchedules(ctx.Request().Context(), request.(ListSchedulesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSchedules")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListSchedulesResponseObject); ok {
+		return validResponse.VisitListSchedulesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CreateSchedule operation middleware
+func (sh *strictHandler) CreateSchedule(ctx echo.Context, params CreateScheduleParams) error {
+	var request CreateScheduleRequestObject
+
+	request.Params = params
+
+	var body CreateScheduleJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateSchedule(ctx.Request().Context(), request.(CreateScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CreateScheduleResponseObject); ok {
+		return validResponse.VisitCreateScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PreviewCron operation middleware
+func (sh *strictHandler) PreviewCron(ctx echo.Context) error {
+	var request PreviewCronRequestObject
+
+	var body PreviewCronJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PreviewCron(ctx.Request().Context(), request.(PreviewCronRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PreviewCron")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PreviewCronResponseObject); ok {
+		return validResponse.VisitPreviewCronResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DeleteSchedule operation middleware
+func (sh *strictHandler) DeleteSchedule(ctx echo.Context, name ScheduleName, params DeleteScheduleParams) error {
+	var request DeleteScheduleRequestObject
+
+	request.Name = name
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteSchedule(ctx.Request().Context(), request.(DeleteScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DeleteScheduleResponseObject); ok {
+		return validResponse.VisitDeleteScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetSchedule operation middleware
+func (sh *strictHandler) GetSchedule(ctx echo.Context, name ScheduleName) error {
+	var request GetScheduleRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSchedule(ctx.Request().Context(), request.(GetScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetScheduleResponseObject); ok {
+		return validResponse.VisitGetScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// EditSchedule operation middleware
+func (sh *strictHandler) EditSchedule(ctx echo.Context, name ScheduleName, params EditScheduleParams) error {
+	var request EditScheduleRequestObject
+
+	request.Name = name
+	request.Params = params
+
+	var body EditScheduleJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.EditSchedule(ctx.Request().Context(), request.(EditScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "EditSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(EditScheduleResponseObject); ok {
+		return validResponse.VisitEditScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListFires operation middleware
+func (sh *strictHandler) ListFires(ctx echo.Context, name ScheduleName, params ListFiresParams) error {
+	var request ListFiresRequestObject
+
+	request.Name = name
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListFires(ctx.Request().Context(), request.(ListFiresRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListFires")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListFiresResponseObject); ok {
+		return validResponse.VisitListFiresResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PauseSchedule operation middleware
+func (sh *strictHandler) PauseSchedule(ctx echo.Context, name ScheduleName) error {
+	var request PauseScheduleRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PauseSchedule(ctx.Request().Context(), request.(PauseScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PauseSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PauseScheduleResponseObject); ok {
+		return validResponse.VisitPauseScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PreviewSchedule operation middleware
+func (sh *strictHandler) PreviewSchedule(ctx echo.Context, name ScheduleName, params PreviewScheduleParams) error {
+	var request PreviewScheduleRequestObject
+
+	request.Name = name
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PreviewSchedule(ctx.Request().Context(), request.(PreviewScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PreviewSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PreviewScheduleResponseObject); ok {
+		return validResponse.VisitPreviewScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ResumeSchedule operation middleware
+func (sh *strictHandler) ResumeSchedule(ctx echo.Context, name ScheduleName) error {
+	var request ResumeScheduleRequestObject
+
+	request.Name = name
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ResumeSchedule(ctx.Request().Context(), request.(ResumeScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResumeSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ResumeScheduleResponseObject); ok {
+		return validResponse.VisitResumeScheduleResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RunSchedule operation middleware
+func (sh *strictHandler) RunSchedule(ctx echo.Context, name ScheduleName, params RunScheduleParams) error {
+	var request RunScheduleRequestObject
+
+	request.Name = name
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RunSchedule(ctx.Request().Context(), request.(RunScheduleRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RunSchedule")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RunScheduleResponseObject); ok {
+		return validResponse.VisitRunScheduleResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -28,6 +28,7 @@ type Store interface {
 	store.Inputs
 	store.Accounts
 	store.Secrets
+	store.Schedules
 	store.Health
 	store.Hints
 }

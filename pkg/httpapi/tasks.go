@@ -29,6 +29,16 @@ func (s *Server) ListTasks(ctx context.Context, in ListTasksRequestObject) (List
 	if filter.Pool, err = s.poolNamed(ctx, "pool", p.Pool); err != nil {
 		return nil, err
 	}
+	if p.Schedule != "" {
+		sc, err := s.cfg.Store.GetSchedule(ctx, p.Schedule)
+		if errors.Is(err, berth.ErrNotFound) {
+			err = berth.Invalid("schedule", "there is no such schedule", "`berth schedule list` shows those there are")
+		}
+		if err != nil {
+			return nil, err
+		}
+		filter.Schedule = sc.ID
+	}
 	tasks, next, err := s.cfg.Store.ListTasks(ctx, reads(ctx), filter, page)
 	if err != nil {
 		return nil, err
@@ -140,7 +150,7 @@ func taskOf(t berth.Task) Task {
 		ID: string(t.ID), Name: t.Name, Pool: t.PoolName, State: TaskState(t.State),
 		Plugin: t.Requirement.Plugin, PluginVersion: t.Requirement.VersionRange, Selector: t.Requirement.Selector,
 		Priority: t.Priority, Tags: append([]string{}, t.Tags...), Payload: raw(t.Payload.Reveal()),
-		NotBefore: utc(t.NotBefore), RunTimeoutSeconds: t.RunTimeout.Seconds(), QueueTimeoutSeconds: t.QueueTimeout.Seconds(),
+		ScheduleID: string(t.Schedule), NotBefore: utc(t.NotBefore), RunTimeoutSeconds: t.RunTimeout.Seconds(), QueueTimeoutSeconds: t.QueueTimeout.Seconds(),
 		Retry: retryOf(t.Retry), Inputs: taskInputs(t.Inputs), Secrets: t.Secrets, Tries: t.Tries, MaxTries: t.Budget, Attempts: t.Attempts, CancelRequested: t.CancelRequested,
 		Submitter: submitterOf(t.Submitter), CorrelationID: t.CorrelationID, SubmittedAt: t.SubmittedAt.UTC(),
 		DueAt: utc(t.DueAt), GiveUpAt: utc(t.GiveUpAt), AttemptID: string(t.Attempt), DeviceID: string(t.Device), HostID: string(t.Host),

@@ -92,7 +92,7 @@ func versionOf(ifMatch string) (int, error) {
 	inner, closed := strings.CutSuffix(inner, `"`)
 	n, err := strconv.ParseUint(inner, 10, 31)
 	if !ok || !closed || err != nil || n == 0 {
-		return 0, berth.Invalid("If-Match", "is no ETag of a user", "send the ETag of GET /users/{id} as it came, or leave it out")
+		return 0, berth.Invalid("If-Match", "is no ETag", "send the ETag of the GET as it came, or leave it out")
 	}
 	return int(n), nil
 }

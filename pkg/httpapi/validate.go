@@ -34,7 +34,7 @@ const (
 
 func (op operation) maxBody() int64 {
 	switch op.id {
-	case "submitTask":
+	case "submitTask", "createSchedule", "editSchedule":
 		return maxTaskBody
 	case "submitTasks":
 		return maxBatchBody

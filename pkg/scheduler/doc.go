@@ -1,5 +1,6 @@
 // Package scheduler places queued tasks on free devices, class by class, moves
-// what is due from `delayed` to `queue`, and gives up what has waited too long.
+// what is due from `delayed` to `queue`, gives up what has waited too long, and
+// makes tasks of the slots of schedules.
 //
 // placement.go decides and does no I/O; scheduler.go runs rounds over the
 // storage contract. Any number of schedulers may run: per pool one round is

@@ -10,16 +10,17 @@ import (
 
 // Defaults of the loops.
 const (
-	DefaultPlaceInterval   = 500 * time.Millisecond
-	DefaultPromoteInterval = 500 * time.Millisecond
-	DefaultGiveUpInterval  = 5 * time.Second
-	loopJitter             = 0.2
+	DefaultPlaceInterval     = 500 * time.Millisecond
+	DefaultPromoteInterval   = 500 * time.Millisecond
+	DefaultGiveUpInterval    = 5 * time.Second
+	DefaultSchedulesInterval = time.Second
+	loopJitter               = 0.2
 )
 
 // LoopsConfig says how the loops run. Zero intervals are the defaults.
 type LoopsConfig struct {
-	PlaceInterval, PromoteInterval, GiveUpInterval time.Duration
-	PlaceDisabled, PromoteDisabled, GiveUpDisabled bool
+	PlaceInterval, PromoteInterval, GiveUpInterval, SchedulesInterval time.Duration
+	PlaceDisabled, PromoteDisabled, GiveUpDisabled, SchedulesDisabled bool
 	// Hints wake the placement loop; nil: it polls only.
 	Hints store.Hints
 	// Gate shuts all loops while the schema will not do; nil: never.
@@ -43,6 +44,7 @@ func (s *Scheduler) Components(c LoopsConfig) []daemon.Component {
 	return []daemon.Component{
 		daemon.NewLoop(loop("promote", c.PromoteInterval, DefaultPromoteInterval, c.PromoteDisabled, s.PromoteOnce)).Component(),
 		daemon.NewLoop(loop("give_up", c.GiveUpInterval, DefaultGiveUpInterval, c.GiveUpDisabled, s.GiveUpOnce)).Component(),
+		daemon.NewLoop(loop("schedules", c.SchedulesInterval, DefaultSchedulesInterval, c.SchedulesDisabled, s.FireOnce)).Component(),
 		woken(c.Hints, loop("place", c.PlaceInterval, DefaultPlaceInterval, c.PlaceDisabled, s.PlaceOnce)),
 	}
 }

@@ -27,9 +27,15 @@ const (
 	maxBatches = 40
 )
 
+// Store is what a Scheduler needs of the storage contract.
+type Store interface {
+	store.Scheduling
+	FireDue(ctx context.Context, p store.FireDueParams) (store.FireDueResult, error)
+}
+
 // Config of a Scheduler. Store is required.
 type Config struct {
-	Store store.Scheduling
+	Store Store
 	// Instance names this process in the audit trail.
 	Instance string
 	// MaxPlacements of one round; 0: DefaultMaxPlacements.
@@ -231,7 +237,8 @@ func (s *Scheduler) inBatches(ctx context.Context, what string, act func(context
 
 // Metrics count what schedulers do. A nil one counts nothing.
 type Metrics struct {
-	placements, heads, skips, standbys prometheus.Counter
+	placements, heads, skips, standbys, fired prometheus.Counter
+	skippedSlots                              *prometheus.CounterVec // slots, by reason
 }
 
 // NewMetrics registers the scheduler's counters with r.
@@ -241,11 +248,17 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		r.MustRegister(c)
 		return c
 	}
+	skippedSlots := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "berth_scheduler_slots_skipped_total", Help: "Slots of schedules that were skipped and recorded, by reason.",
+	}, []string{"reason"})
+	r.MustRegister(skippedSlots)
 	return &Metrics{
-		placements: counter("berth_scheduler_placements_total", "Tasks placed on devices."),
-		heads:      counter("berth_scheduler_heads_read_total", "Queued tasks read while deciding; near the placements when all is well."),
-		skips:      counter("berth_scheduler_skipped_tokens_total", "Tasks skipped for a round because their placement failed alone: look at the log."),
-		standbys:   counter("berth_scheduler_standby_total", "Placement rounds left to another active scheduler."),
+		fired:        counter("berth_scheduler_slots_fired_total", "Slots of schedules that became tasks."),
+		skippedSlots: skippedSlots,
+		placements:   counter("berth_scheduler_placements_total", "Tasks placed on devices."),
+		heads:        counter("berth_scheduler_heads_read_total", "Queued tasks read while deciding; near the placements when all is well."),
+		skips:        counter("berth_scheduler_skipped_tokens_total", "Tasks skipped for a round because their placement failed alone: look at the log."),
+		standbys:     counter("berth_scheduler_standby_total", "Placement rounds left to another active scheduler."),
 	}
 }
 
@@ -270,5 +283,16 @@ func (m *Metrics) skipped() {
 func (m *Metrics) standby() {
 	if m != nil {
 		m.standbys.Inc()
+	}
+}
+
+// slots counts what became of slots.
+func (m *Metrics) slots(f berth.Fire) {
+	switch {
+	case m == nil:
+	case f.Task != "":
+		m.fired.Inc()
+	default:
+		m.skippedSlots.WithLabelValues(f.Reason).Add(float64(f.Slots))
 	}
 }

@@ -22,8 +22,8 @@ type Schedules interface {
 	// EditSchedule first decides what is due under the old spec, as FireDue; then
 	// the edit holds, strictly after that (cron.FirstAfterEdit). A slot that waits for a
 	// task's end is skipped (berth.SkipEdited), unless the edit leaves spec and
-	// overlap. Another version than the one asked for is berth.ErrWrongState. An
-	// edit that changes nothing is none.
+	// overlap. An edit that changes nothing is none; else another version than the
+	// one asked for is berth.ErrWrongState.
 	EditSchedule(ctx context.Context, p EditScheduleParams) (berth.Schedule, []berth.Transition, error)
 	// DeleteSchedule removes a schedule with its history; its tasks go on. An unknown
 	// one is berth.ErrNotFound, another version than asked for berth.ErrWrongState.

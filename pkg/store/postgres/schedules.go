@@ -197,9 +197,6 @@ func (s *Store) EditSchedule(ctx context.Context, p store.EditScheduleParams) (e
 		if err != nil {
 			return err
 		}
-		if err := old.CheckVersion(p.Version); err != nil {
-			return err
-		}
 		plan, err := p.Edit.Apply(old, p.Actor.Principal, p.Roles)
 		if err != nil {
 			return err
@@ -214,6 +211,9 @@ func (s *Store) EditSchedule(ctx context.Context, p store.EditScheduleParams) (e
 		if before == "" && after == "" {
 			edited = old
 			return nil
+		}
+		if err := old.CheckVersion(p.Version); err != nil {
+			return err
 		}
 		now, err := t.now()
 		if err != nil {

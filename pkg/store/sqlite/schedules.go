@@ -180,9 +180,6 @@ func (s *Store) EditSchedule(ctx context.Context, p store.EditScheduleParams) (e
 		if err != nil {
 			return err
 		}
-		if err := old.CheckVersion(p.Version); err != nil {
-			return err
-		}
 		plan, err := p.Edit.Apply(old, p.Actor.Principal, p.Roles)
 		if err != nil {
 			return err
@@ -197,6 +194,9 @@ func (s *Store) EditSchedule(ctx context.Context, p store.EditScheduleParams) (e
 		if before == "" && after == "" {
 			edited = old
 			return nil
+		}
+		if err := old.CheckVersion(p.Version); err != nil {
+			return err
 		}
 		var settled berth.Schedule
 		if settled, _, trs, err = fire(t, p.Actor, old, schedule.Settle(old, plan), p.Fresh); err != nil {

@@ -235,8 +235,12 @@ func scheduleLife(w *world) {
 	if edited = w.edit(owner, "nightly", cronOf("0 4 * * *")); edited.Revision != 2 || edited.NextKey != "2026-03-03T04:00" {
 		w.t.Errorf("it is edited to %+v", edited)
 	}
-	_, _, err = w.Store.EditSchedule(bg(), store.EditScheduleParams{Actor: owner, Name: s.Name, Version: 2, Fresh: w.freshTask})
-	w.fails("an old version", err, berth.ErrWrongState)
+	for expr, want := range map[string]error{"0 4 * * *": nil, "0 5 * * *": berth.ErrWrongState} {
+		_, _, err = w.Store.EditSchedule(bg(), store.EditScheduleParams{Actor: owner, Name: s.Name, Version: 2, Edit: berth.ScheduleEdit{Cron: &expr}, Fresh: w.freshTask})
+		if !errors.Is(err, want) {
+			w.t.Errorf("%s at an old version: %v, want %v", expr, err, want)
+		}
+	}
 	w.fails("delete an old version", w.Store.DeleteSchedule(bg(), owner, s.Name, 2), berth.ErrWrongState)
 	w.must("delete", w.Store.DeleteSchedule(bg(), owner, s.Name, 3))
 	w.fails("delete again", w.Store.DeleteSchedule(bg(), owner, s.Name, 0), berth.ErrNotFound)
