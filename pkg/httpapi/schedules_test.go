@@ -61,7 +61,7 @@ func TestSchedules(t *testing.T) {
 			"time_zone":         `{"name":"bad","cron":"@daily","time_zone":"Local","template":{"plugin":"work","payload":{"do":"x"}}}`,
 			"catch_up_limit":    `{"name":"bad","cron":"@daily","catch_up_limit":5,"template":{"plugin":"work","payload":{"do":"x"}}}`,
 		} {
-			if a := send(t, s, "POST", "/api/v1/schedules", s.Token("ops"), body); !strings.HasPrefix(a.Status, "400") || !strings.Contains(a.body, path) {
+			if a := send(t, s, "POST", "/api/v1/schedules", s.Token("ops"), body); !strings.HasPrefix(a.Status, "422") || !strings.Contains(a.body, path) {
 				t.Errorf("%s: %s %s", path, a.Status, a.body)
 			}
 		}

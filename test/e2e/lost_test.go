@@ -36,6 +36,7 @@ func TestALostAnswerIsGivenAgain(t *testing.T) {
 	maps.Copy(cases, lostAccountCases())
 	maps.Copy(cases, lostAgentCases())
 	maps.Copy(cases, lostBulkCases())
+	maps.Copy(cases, lostScheduleCases())
 	routes := mutatingRoutes(t)
 	for _, r := range routes {
 		if _, ok := cases[r]; !ok {
