@@ -42,7 +42,7 @@ func TestAdministratorsManageUsersFromTheCommandLine(t *testing.T) {
 	sh.wants(exitOK, sh.run("task", "list"))
 	sh.wants(exitOK, sh.with(apitest.Password, "login", "--name", "root", "--password-stdin"))
 	sh.reads("the last administrator", sh.wants(exitError, sh.run("user", "disable", "root")).err,
-		"error: user is the last administrator who can log in: make another user with a password an administrator first\ntry: Read it again and decide anew\n(code wrong_state, request ID)")
+		"error: user is the last administrator who can log in: make another user with a password an administrator first\ntry: read it again and decide anew\n(code wrong_state, request ID)")
 	sh.wants(exitNotFound, sh.run("user", "get", "nobody"))
 	sh.wants(exitNotFound, sh.run("user", "get", "No Name"))
 	for _, args := range [][]string{

@@ -45,6 +45,9 @@ func newAuditCommand(c *cli) *cobra.Command {
 			if p.Actor != "" && !berth.ValidID(p.Actor) {
 				none += " Where --actor is a user's name, only administrators find it; the id always does (-o json shows it)."
 			}
+			if p.TargetKind != "" && p.Target == "" {
+				none += fmt.Sprintf(" --target %s asks for all of that kind; one thing is KIND/ID, such as host/lab-1.", printable(target))
+			}
 			if err := c.auditIDs(cmd.Context(), api, &p); err != nil {
 				return err
 			}
@@ -177,7 +180,12 @@ func auditChange(e client.AuditEvent) string {
 		}
 	}
 	if len(words) == 0 || e.Outcome != "" {
-		words = append(words, e.Outcome, e.Reason)
+		if e.Outcome != e.To {
+			words = append(words, e.Outcome)
+		}
+		if e.Reason != e.Outcome {
+			words = append(words, e.Reason)
+		}
 	}
-	return strings.TrimSpace(strings.Join(words, ", "))
+	return strings.Join(slices.DeleteFunc(words, func(w string) bool { return w == "" }), ", ")
 }

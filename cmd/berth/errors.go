@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 
@@ -205,8 +207,19 @@ func (c *cli) explainProblem(p *client.Problem) {
 		}
 		c.complain(strings.Join(lines, "\n"), "", id)
 	default:
-		c.complain(p.What(), p.Remedy, id)
+		c.complain(lower(p.What()), lower(p.Remedy), id)
 	}
+}
+
+// lower is a server's sentence as it stands in this program's: BERTH_URL, HTTP and
+// Berth stay what they are.
+func lower(sentence string) string {
+	first, size := utf8.DecodeRuneInString(sentence)
+	second, _ := utf8.DecodeRuneInString(sentence[size:])
+	if !unicode.IsUpper(first) || !unicode.IsLower(second) && second != ' ' || strings.HasPrefix(sentence, "Berth") || strings.HasPrefix(sentence, "Postgres") {
+		return sentence
+	}
+	return string(unicode.ToLower(first)) + sentence[size:]
 }
 
 // shown is a problem as a terminal may show it: a server's texts, each in one line.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -206,6 +208,9 @@ func newHostEnrolCommand(c *cli) *cobra.Command {
 			if t.HostNamePattern != "*" {
 				c.say("\nThe host's name must match %s; pass --name where the machine's own does not.", t.HostNamePattern)
 			}
+			if onLoopback(api.Server()) {
+				c.say("\nThat address is this machine's alone. For a host elsewhere, let Berth listen where the host reaches it\n(--listen), log in by that address (berth login http://ADDRESS:PORT), and make the token then.")
+			}
 			return nil
 		},
 	}
@@ -304,4 +309,14 @@ func newPluginCommand(c *cli) *cobra.Command {
 		},
 	}
 	return group("plugin", "Show plugins, and switch their versions on and off", append([]*cobra.Command{list}, pluginCommands(c)...)...)
+}
+
+// onLoopback reports whether a server's address leads nowhere from another machine.
+func onLoopback(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }

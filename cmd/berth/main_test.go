@@ -219,13 +219,13 @@ func TestExitCodesAndRemedies(t *testing.T) {
 	sh.reads("not logged in", got.err, "error: not logged in on "+sh.s.URL+"\ntry: berth login "+sh.s.URL)
 	sh.s.User("viewer", berth.RoleViewer)
 	got = sh.wants(exitForbidden, sh.with("wrong", "login", "--name", "viewer", "--password-stdin"))
-	sh.reads("wrong password", got.err, "error: The name or the password is wrong\ntry: Check both and try again\n(code unauthenticated, request ID)")
+	sh.reads("wrong password", got.err, "error: the name or the password is wrong\ntry: check both and try again\n(code unauthenticated, request ID)")
 	sh.wants(exitUsage, sh.run("login", "--name", "viewer")) // nobody to ask
 	sh.wants(exitOK, sh.with(apitest.Password, "login", "--name", "viewer", "--password-stdin"))
 
 	sh.wants(exitForbidden, sh.run("task", "submit", "--plugin", "work", "--payload", `{"do":"x"}`))
 	got = sh.wants(exitNotFound, sh.run("task", "get", "01976f3c-5f4e-7c1a-9b55-0d6b1f6f2f10"))
-	if !strings.Contains(got.err, "It does not exist, or it is not yours to see") {
+	if !strings.Contains(got.err, "it does not exist, or it is not yours to see") {
 		t.Errorf("stderr: %s", got.err)
 	}
 	for _, args := range [][]string{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -46,7 +47,7 @@ func newSecretSetCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := c.showSecret(s); err != nil {
+			if err := c.showSecret(cmd.Context(), api, s); err != nil {
 				return err
 			}
 			if len(s.Grants) == 0 && !c.json() {
@@ -107,9 +108,14 @@ func newSecretListCommand(c *cli) *cobra.Command {
 			if c.json() {
 				return c.printJSON(client.SecretList{Secrets: secrets})
 			}
+			var grants []client.SecretGrant
+			for _, s := range secrets {
+				grants = append(grants, s.Grants...)
+			}
+			names := userNames(cmd.Context(), api, grants)
 			rows := make([][]any, 0, len(secrets))
 			for _, s := range secrets {
-				rows = append(rows, []any{s.Name, s.Version, c.since(s.UpdatedAt), clip(grantsText(s.Grants), 60), clip(s.Description, 60)})
+				rows = append(rows, []any{s.Name, s.Version, c.since(s.UpdatedAt), clip(grantsText(s.Grants, names), 60), clip(s.Description, 60)})
 			}
 			c.printTable([]any{"name", "version", "age", "granted to", "description"}, rows, "No secrets. `berth secret set NAME` makes one (administrators).")
 			return nil
@@ -129,7 +135,7 @@ func newSecretGetCommand(c *cli) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return c.showSecret(s)
+			return c.showSecret(cmd.Context(), api, s)
 		},
 	}
 }
@@ -166,7 +172,7 @@ func newSecretGrantCommand(c *cli, verb, short string, add bool) *cobra.Command 
 			if err != nil {
 				return err
 			}
-			return c.showSecret(s)
+			return c.showSecret(cmd.Context(), api, s)
 		},
 	}
 	cmd.Flags().StringArrayVar(&users, "user", nil, "a user, by name or id; may be repeated")
@@ -199,11 +205,11 @@ func newSecretDeleteCommand(c *cli) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) showSecret(s client.Secret) error {
+func (c *cli) showSecret(ctx context.Context, api *client.Client, s client.Secret) error {
 	if c.json() {
 		return c.printJSON(s)
 	}
-	granted := grantsText(s.Grants)
+	granted := grantsText(s.Grants, userNames(ctx, api, s.Grants))
 	if granted == "" {
 		granted = "nobody"
 	}
@@ -218,12 +224,33 @@ func (c *cli) showSecret(s client.Secret) error {
 	return nil
 }
 
-func grantsText(grants []client.SecretGrant) string {
+// userNames are the names of the users in grants, by id. Who is gone, or cannot be
+// looked up, is left out: the id says enough.
+func userNames(ctx context.Context, api *client.Client, grants []client.SecretGrant) map[string]string {
+	const most = 50 // an id each is a call each
+	names := map[string]string{}
+	for _, g := range grants {
+		if _, known := names[g.User]; g.User == "" || known || len(names) == most {
+			continue
+		}
+		names[g.User] = ""
+		if u, _, err := api.GetUser(ctx, g.User); err == nil {
+			names[g.User] = u.Name
+		}
+	}
+	return names
+}
+
+func grantsText(grants []client.SecretGrant, names map[string]string) string {
 	out := make([]string, len(grants))
 	for i, g := range grants {
-		out[i] = "user " + g.User
-		if g.User == "" {
+		switch {
+		case g.User == "":
 			out[i] = "role " + string(g.Role)
+		case names[g.User] != "":
+			out[i] = "user " + printable(names[g.User])
+		default:
+			out[i] = "user " + g.User
 		}
 	}
 	return strings.Join(out, ", ")

@@ -114,7 +114,7 @@ func TestTheTrailIsSearchedFromTheCommandLine(t *testing.T) {
 	}
 	sub := &shell{t: t, s: root.s, env: []string{"BERTH_CONFIG_DIR=" + t.TempDir(), "BERTH_URL=" + root.s.URL}}
 	sub.as("sub", berth.RoleSubmitter)
-	if got := sub.wants(exitForbidden, sub.run("audit")); !strings.HasPrefix(got.err, "error: Your role does not allow this\n  try: ") {
+	if got := sub.wants(exitForbidden, sub.run("audit")); !strings.HasPrefix(got.err, "error: your role does not allow this\n  try: ask an administrator for the role operator\n") {
 		t.Errorf("a submitter: %s", got.err)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -142,6 +143,9 @@ func newUserCreateCommand(c *cli) *cobra.Command {
 			spec := client.UserSpec{Name: args[0], Roles: roleList(roles)}
 			if len(roles) == 0 {
 				return &usageError{command: cmd.CommandPath(), what: "which role?", remedy: "add --role viewer, submitter, operator or admin"}
+			}
+			if unknown := slices.IndexFunc(spec.Roles, func(r client.Role) bool { return !slices.Contains(berth.Roles(), berth.Role(r)) }); unknown >= 0 {
+				return &usageError{command: cmd.CommandPath(), what: fmt.Sprintf("there is no role %q", printable(string(spec.Roles[unknown]))), remedy: "take viewer, submitter, operator or admin"}
 			}
 			if service && (from.stdin || from.file != "") {
 				return &usageError{command: cmd.CommandPath(), what: "a service has no password", remedy: "leave out --service, or the password"}

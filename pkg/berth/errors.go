@@ -69,6 +69,14 @@ var (
 	ErrTooMany = errors.New("too many requests")
 )
 
+// RoleError is an ErrForbidden that says which role it takes.
+type RoleError struct{ Needs Role }
+
+func (e *RoleError) Error() string { return "not allowed without the role " + string(e.Needs) }
+
+// Unwrap returns ErrForbidden.
+func (e *RoleError) Unwrap() error { return ErrForbidden }
+
 // storageFull has words of its own: the database is well.
 type storageFull struct{}
 

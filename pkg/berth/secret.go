@@ -268,7 +268,7 @@ func CheckSecrets(tasks []NewTask, granted []string) error {
 		for j, name := range k.Secrets {
 			if !slices.Contains(granted, name) {
 				f.Add(fmt.Sprintf("tasks[%d].secrets[%d]", i, j), "no such secret, or it is not granted to you",
-					"`berth secret list` shows those that your tasks may name; an administrator grants them: berth secret grant NAME --user ID")
+					"`berth secret list` shows those that your tasks may name; an administrator grants them: berth secret grant SECRET --user USER")
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func keysOf(ctx context.Context, user string) (berth.UserID, error) {
 	case user == "" || user == c.ID:
 		return c.User(), nil
 	case !c.Can(berth.RoleAdmin):
-		return "", berth.ErrForbidden
+		return "", &berth.RoleError{Needs: berth.RoleAdmin}
 	case user == allUsers:
 		return "", nil
 	}

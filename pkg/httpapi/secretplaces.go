@@ -45,7 +45,7 @@ func unnamedSecrets(path string, payload []byte, places [][]string, secrets []st
 func unnamedAt(path string, v any, place, secrets []string, f *berth.Faults) {
 	if len(place) == 0 {
 		if name, ok := v.(string); ok && !slices.Contains(secrets, name) {
-			f.Add(path, "it is none of the task's secrets", "name the secret in the task's `secrets`, too (`berth task submit --secret NAME`)")
+			f.Add(path, "names none of the task's secrets", "name the secret in the task's `secrets`, too (`berth task submit --secret NAME`)")
 		}
 		return
 	}

@@ -125,7 +125,7 @@ func TestAPayloadNamesSecretsOfItsTask(t *testing.T) {
 			t.Fatalf("%d %s", a.StatusCode, a.body)
 		}
 	}
-	const none = ": it is none of the task's secrets"
+	const none = ": names none of the task's secrets"
 	for body, want := range map[string]string{
 		`{"plugin":"process.run","payload":{"command":["true"],"secret_env":{"A":"key"}},"secrets":["key"]}`:                       "",
 		`{"plugin":"process.run","payload":{"command":["true"],"secret_env":{"N4me":"` + mark + `","B":"pin"}},"secrets":["pin"]}`: "payload.secret_env.*" + none,

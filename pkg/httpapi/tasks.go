@@ -133,7 +133,7 @@ func (s *Server) readable(ctx context.Context, id ID, err error) error {
 		return err
 	}
 	if _, rerr := s.cfg.Store.GetTask(ctx, reads(ctx), berth.TaskID(id)); rerr == nil {
-		return berth.ErrForbidden
+		return &berth.RoleError{Needs: berth.RoleOperator}
 	}
 	return err
 }

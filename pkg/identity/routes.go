@@ -135,7 +135,7 @@ func (s *Service) Require(routes Routes) echo.MiddlewareFunc {
 				return err
 			}
 			if !caller.Can(row.role) {
-				return berth.ErrForbidden
+				return &berth.RoleError{Needs: row.role}
 			}
 			if row.login && caller.Credential.APIKey() != "" {
 				return berth.ErrLoginNeeded

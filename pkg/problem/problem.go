@@ -135,6 +135,7 @@ func typed(err error) (d Document, ok bool) {
 		large   *berth.TooLargeError
 		gap     *berth.GapError
 		many    *berth.TooManyError
+		role    *berth.RoleError
 		body    *http.MaxBytesError
 		routing *echo.HTTPError
 	)
@@ -167,6 +168,14 @@ func typed(err error) (d Document, ok bool) {
 	case errors.As(err, &many):
 		d := ofKind(berth.ErrTooMany)
 		d.RetryAfter = many.RetryAfter
+		return d, true
+	case errors.As(err, &role):
+		d := ofKind(berth.ErrForbidden)
+		if role.Needs == berth.RoleHost {
+			d.Remedy = "Only Host Agents may call this, with tokens of their own."
+		} else {
+			d.Remedy = fmt.Sprintf("Ask an administrator for the role %s.", role.Needs)
+		}
 		return d, true
 	case errors.As(err, &body):
 		d := ofKind(berth.ErrTooLarge)
@@ -243,7 +252,7 @@ func kinds() []kind {
 	return []kind{
 		{berth.ErrUnauthenticated, p(401, protocol.CodeUnauthorised, "Not authenticated", "The call carries no valid credentials.", "Log in again, or send a fresh token as `Authorization: Bearer`."), 0},
 		{berth.ErrLoginNeeded, p(403, CodeForbidden, "Not with an API key", "An API key hands out no credentials and manages no users.", "Log in with a name and a password."), 0},
-		{berth.ErrForbidden, p(403, CodeForbidden, "Not allowed", "Your role does not allow this.", "Ask an administrator for the role that the documentation names."), 0},
+		{berth.ErrForbidden, p(403, CodeForbidden, "Not allowed", "Your role does not allow this.", "Ask an administrator for a role that allows it."), 0},
 		{berth.ErrNotFound, p(404, protocol.CodeNotFound, "Not found", "It does not exist, or it is not yours to see.", "Check the id or name; a list shows what you may see."), 0},
 		{berth.ErrWrongState, p(409, protocol.CodeWrongState, "Wrong state", "Its state does not allow this.", "Read it again and decide anew."), 0},
 		{berth.ErrExists, p(409, CodeExists, "Already exists", "Something of that name exists already.", "Choose another name, or use what exists."), 0},

@@ -78,6 +78,7 @@ func TestEachKindHasItsStatusAndCode(t *testing.T) {
 		{berth.ErrIdempotencyMismatch, 422, "idempotency_mismatch"},
 		{berth.ErrUnauthenticated, 401, "unauthenticated"},
 		{berth.ErrForbidden, 403, "forbidden"},
+		{&berth.RoleError{Needs: berth.RoleOperator}, 403, "forbidden"},
 		{&berth.TooManyError{RetryAfter: 90 * time.Second}, 429, "too_many_requests"},
 		{&berth.TooManyError{}, 429, "too_many_requests"},
 		{&problem.Error{Status: 503, Code: "stopping", Title: "Stopping", Remedy: "Try again."}, 503, "stopping"},

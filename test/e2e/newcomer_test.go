@@ -90,7 +90,7 @@ func mistakesOfLogin() []mistake {
 		}, 4, []string{"not logged in", "berth login http://"}},
 		{"a wrong password", func(n *newcomer) said {
 			return n.berth(nil, "login", "--password-file", n.file("wrong", "Not-the-passw0rd"))
-		}, 4, []string{"name or the password is wrong", "Check both"}},
+		}, 4, []string{"name or the password is wrong", "check both"}},
 		{"no password anywhere", cli("login"), 2, []string{"nobody is there to ask", "--password-stdin"}},
 		{"a login that is over", (*newcomer).overLogin, 4, []string{"is over", "berth login http://"}},
 		{"a token that is none", func(n *newcomer) said { return n.berth(map[string]string{"BERTH_TOKEN": "eyJ-secret"}, "task", "list") }, 4, []string{"BERTH_TOKEN", "berth login"}},
@@ -143,8 +143,8 @@ func mistakesOfTasks() []mistake {
 		{"a version range that nothing satisfies", submit("--plugin", "process.run", "--payload", shell, "--plugin-version", "^9"), 1, []string{"plugin_version", "known"}},
 		{"an idempotency key with another task", (*newcomer).keyTwice, 1, []string{"another body", "new key"}},
 		{"retrying what has not failed", (*newcomer).retryWaiting, 1, []string{"task is queued", "dead"}},
-		{"the log of an attempt that does not exist", (*newcomer).noAttempt, 3, []string{"does not exist", "Check the id"}},
-		{"a pool twice", cli("pool", "create", "default"), 1, []string{"A pool named default exists already", "Choose another name"}},
+		{"the log of an attempt that does not exist", (*newcomer).noAttempt, 3, []string{"does not exist", "check the id"}},
+		{"a pool twice", cli("pool", "create", "default"), 1, []string{"a pool named default exists already", "choose another name"}},
 		{"a pool that does not exist", cli("pool", "pause", "defalt"), 3, []string{`no pool "defalt"`, "berth pool list"}},
 		{"a plugin that does not exist", cli("plugin", "get", "process.rn"), 3, []string{`no plugin "process.rn"`, "berth plugin list"}},
 		{"a version that does not exist", cli("plugin", "disable", "process.run", "9.9.9"), 3, []string{`version "9.9.9"`, "berth plugin list"}},

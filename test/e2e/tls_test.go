@@ -156,7 +156,7 @@ func (s *secured) commandLine() {
 			"  try: name a PEM file with the certificate of the authority that signed the server's\n"},
 		"a file without a certificate": {map[string]string{"BERTH_CA_FILE": s.passwordFile()}, 2, "error: BERTH_CA_FILE: authorities " + s.passwordFile() +
 			": there is no certificate in PEM in it\n  try: name a PEM file with the certificate of the authority that signed the server's\n"},
-		"plain HTTP": {map[string]string{"BERTH_URL": strings.Replace(url, "https", "http", 1)}, 1, "error: The server speaks https, not http\n  try: Write https:// in the address\n  (code no_problem_document)\n"},
+		"plain HTTP": {map[string]string{"BERTH_URL": strings.Replace(url, "https", "http", 1)}, 1, "error: the server speaks https, not http\n  try: write https:// in the address\n  (code no_problem_document)\n"},
 	} {
 		if _, stderr := s.berth(c.env, c.code, "login", "--name", harness.Admin, "--password-file", s.passwordFile()); stderr != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, stderr, c.want)
