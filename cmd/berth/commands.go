@@ -14,6 +14,7 @@ func constructors() []func(*cli) *cobra.Command {
 		newLoginCommand,
 		newLogoutCommand,
 		newTaskCommand,
+		newScheduleCommand,
 		newBulkCommand,
 		newDeadLetterCommand,
 		newInputCommand,
