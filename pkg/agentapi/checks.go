@@ -67,10 +67,15 @@ func checkPlugins(f *berth.Faults, plugins []protocol.Plugin) {
 		if _, err := eligibility.Join("", p.Requires); len(p.Requires) > maxRequiresLen || err != nil {
 			f.Add(path+".requires", "it is no selector", "write label=value terms joined by commas, for example driver=chromium")
 		}
-		var schema map[string]json.RawMessage
-		if len(p.Schema) > maxSchemaBytes || (len(p.Schema) > 0 && json.Unmarshal(p.Schema, &schema) != nil) {
-			f.Add(path+".schema", "it is no JSON object or too long", fmt.Sprintf("send a JSON Schema of at most %d bytes", maxSchemaBytes))
-		}
+		checkSchema(f, path+".schema", p.Schema)
+		checkSchema(f, path+".result_schema", p.ResultSchema)
+	}
+}
+
+func checkSchema(f *berth.Faults, path string, doc json.RawMessage) {
+	var schema map[string]json.RawMessage
+	if len(doc) > maxSchemaBytes || (len(doc) > 0 && json.Unmarshal(doc, &schema) != nil) {
+		f.Add(path, "it is no JSON object or too long", fmt.Sprintf("send a JSON Schema of at most %d bytes", maxSchemaBytes))
 	}
 }
 

@@ -156,7 +156,8 @@ func (a *API) syncParams(call store.AgentCall, version int, req protocol.SyncReq
 	}
 	for _, plugin := range req.Plugins {
 		p.Plugins = append(p.Plugins, berth.Plugin{
-			PluginVersion: plugin.PluginVersion, Schema: plugin.Schema, Requires: plugin.Requires, Description: clean(plugin.Description),
+			PluginVersion: plugin.PluginVersion, Schema: plugin.Schema, ResultSchema: plugin.ResultSchema,
+			Requires: plugin.Requires, Description: clean(plugin.Description),
 		})
 	}
 	for _, d := range req.Devices {
@@ -178,7 +179,7 @@ func (a *API) syncResponse(version int, req protocol.SyncRequest, res store.Sync
 	out := protocol.SyncResponse{
 		ProtocolVersion: version, Epoch: res.Epoch, Settings: a.settings(),
 		Devices: make([]protocol.SyncedDevice, len(res.Devices)), Attempts: make([]protocol.SyncedAttempt, len(res.Verdicts)),
-		Undelivered: res.Undelivered, DisabledPlugins: res.DisabledPlugins,
+		Undelivered: res.Undelivered, DisabledPlugins: res.DisabledPlugins, DifferingPlugins: res.DifferingPlugins,
 	}
 	if out.Undelivered == nil {
 		out.Undelivered = []berth.AttemptID{}

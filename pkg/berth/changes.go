@@ -32,15 +32,6 @@ func PoolFacts(p Pool) Facts {
 	return NewFacts(map[string]string{"name": p.Name, "paused": strconv.FormatBool(p.Paused), "ageing_step": p.AgeingStep.String()})
 }
 
-// PluginFacts are what a version of a plugin was registered with.
-func PluginFacts(p Plugin) Facts {
-	facts := map[string]string{"enabled": strconv.FormatBool(p.Enabled)}
-	if p.Requires != "" {
-		facts["requires"] = p.Requires
-	}
-	return NewFacts(facts)
-}
-
 // EnrolmentFacts are what an enrolment token allows.
 func EnrolmentFacts(pool PoolID, pattern string, expires time.Time) Facts {
 	return NewFacts(map[string]string{"pool": string(pool), "name_pattern": pattern, "expires_at": FactTime(expires)})

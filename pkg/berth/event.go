@@ -105,6 +105,8 @@ const (
 	AuditPoolResumed      AuditAction = "pool.resumed"
 	AuditPluginEnabled    AuditAction = "plugin.enabled"
 	AuditPluginDisabled   AuditAction = "plugin.disabled"
+	AuditPluginChanged    AuditAction = "plugin.changed"
+	AuditPluginDiffers    AuditAction = "plugin.differs" // a host's, from what is registered
 	AuditInputStored      AuditAction = "input.stored"
 	AuditInputExpired     AuditAction = "input.expired"
 	AuditAmnesty          AuditAction = "leases.amnesty"
@@ -159,7 +161,7 @@ func AuditActions() []AuditAction {
 		AuditSecretDeleted, AuditSecretDelivered, AuditArtifactRead, AuditLogRead,
 		AuditInputRead, AuditScheduleCreated, AuditScheduleChanged, AuditScheduleDeleted,
 		AuditSchedulePaused, AuditScheduleResumed, AuditScheduleRun, AuditBulkStarted,
-		AuditBulkStopped, AuditBulkFinished,
+		AuditBulkStopped, AuditBulkFinished, AuditPluginChanged, AuditPluginDiffers,
 	}
 	for _, e := range []Event{
 		EventAssigned, EventClaimed, EventCompleted, EventRetried, EventFailed, EventSubmitted, EventStarted, EventQueued, EventReleased,

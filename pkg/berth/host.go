@@ -59,27 +59,6 @@ func (t Timings) MustSync(state HostState, seen, now time.Time) bool {
 	return state != HostOnline || !t.HostFresh(seen, now)
 }
 
-// PluginVersion names one version of a plugin.
-type PluginVersion struct {
-	Name    string `json:"name"`
-	Version string `json:"version"`
-}
-
-// Plugin is a registered version of a kind of work.
-type Plugin struct {
-	PluginVersion
-	// Enabled: hosts may serve it. Reported but unapproved ones are not.
-	Enabled bool
-	// Schema of the payload, JSON Schema 2020-12.
-	Schema []byte
-	// Requires is a selector that every device which runs it must satisfy, such
-	// as driver=chromium; "" for any device. It is added to the selector of each
-	// task at its submit.
-	Requires    string
-	Description string
-	CreatedAt   time.Time
-}
-
 // Pool is a named set of devices that one queue serves.
 type Pool struct {
 	ID         PoolID

@@ -186,7 +186,7 @@ func (a *API) prepare(ctx context.Context) error {
 	for _, m := range manifest.Builtins() {
 		plugins = append(plugins, berth.Plugin{
 			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version},
-			Enabled:       true, Schema: m.Schema, Requires: m.Selector(), Description: m.Description,
+			Enabled:       true, Schema: m.Schema, ResultSchema: m.ResultSchema, Requires: m.Selector(), Description: m.Description,
 		})
 	}
 	if err := a.p.Store.RegisterPlugins(ctx, berth.Daemon(berth.ActorSystem, a.p.Instance), plugins); err != nil {

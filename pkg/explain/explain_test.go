@@ -235,7 +235,8 @@ func situations() []situation {
 		},
 		{
 			"plugin disabled", func(w *world) berth.TaskID {
-				_, err := w.s.SetPluginEnabled(w.t.Context(), operator, enginetest.Plugin, false)
+				off := false
+				_, err := w.s.ChangePlugin(w.t.Context(), store.ChangePluginParams{Actor: operator, Plugin: enginetest.Plugin, Change: berth.PluginChange{Enabled: &off}})
 				w.must(err)
 				return w.submit("")
 			},

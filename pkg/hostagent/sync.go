@@ -91,7 +91,8 @@ func (a *Agent) plugins() []protocol.Plugin {
 	var out []protocol.Plugin
 	for _, m := range a.cfg.Runtime.Plugins() {
 		out = append(out, protocol.Plugin{
-			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Description: m.Description, Schema: m.Schema, Requires: m.Selector(),
+			PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Description: m.Description,
+			Schema: m.Schema, ResultSchema: m.ResultSchema, Requires: m.Selector(),
 		})
 	}
 	return out
@@ -119,6 +120,10 @@ func (a *Agent) take(res protocol.SyncResponse, devices []protocol.Device, local
 	a.reported = signature(devices)
 	for _, p := range res.DisabledPlugins {
 		a.log.Warn("plugin waits for approval", zap.String("plugin", p.Name), zap.String("version", p.Version))
+	}
+	for _, p := range res.DifferingPlugins {
+		a.log.Error("this host's plugin differs from the registered one of the same version and gets no tasks; give a change of its schema or labels a version of its own",
+			zap.String("plugin", p.Name), zap.String("version", p.Version))
 	}
 }
 

@@ -58,7 +58,9 @@ func (s *Server) DisablePlugin(ctx context.Context, in DisablePluginRequestObjec
 
 // setPluginEnabled answers without the schema, as a list does.
 func (s *Server) setPluginEnabled(ctx context.Context, name, version string, enabled bool) (Plugin, error) {
-	p, err := s.cfg.Store.SetPluginEnabled(ctx, actorOf(ctx), berth.PluginVersion{Name: name, Version: version}, enabled)
+	p, err := s.cfg.Store.ChangePlugin(ctx, store.ChangePluginParams{
+		Actor: actorOf(ctx), Plugin: berth.PluginVersion{Name: name, Version: version}, Change: berth.PluginChange{Enabled: &enabled},
+	})
 	if err != nil {
 		return Plugin{}, err
 	}

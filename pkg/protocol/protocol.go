@@ -156,6 +156,8 @@ type Plugin struct {
 	berth.PluginVersion
 	Description string          `json:"description,omitempty"`
 	Schema      json.RawMessage `json:"schema,omitempty"`
+	// ResultSchema of what succeeded work returns; optional.
+	ResultSchema json.RawMessage `json:"result_schema,omitempty"`
 	// Requires is a selector that a device must satisfy to run it.
 	Requires string `json:"requires,omitempty"`
 }
@@ -191,6 +193,9 @@ type SyncResponse struct {
 	Undelivered []berth.AttemptID `json:"undelivered"`
 	// DisabledPlugins wait for approval.
 	DisabledPlugins []berth.PluginVersion `json:"disabled_plugins,omitempty"`
+	// DifferingPlugins are not what is registered under that name and version, and
+	// get no tasks.
+	DifferingPlugins []berth.PluginVersion `json:"differing_plugins,omitempty"`
 }
 
 // Settings are the installation's durations.

@@ -222,7 +222,10 @@ type SyncResult struct {
 	Undelivered []berth.AttemptID
 	// DisabledPlugins that the host provides and may not serve.
 	DisabledPlugins []berth.PluginVersion
-	Transitions     []berth.Transition
+	// DifferingPlugins are those whose report differs from what is registered
+	// (berth.Plugin.Report); the host may not serve them either.
+	DifferingPlugins []berth.PluginVersion
+	Transitions      []berth.Transition
 }
 
 // HeartbeatParams of Heartbeat.

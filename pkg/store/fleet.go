@@ -39,8 +39,7 @@ type Fleet interface {
 	RevokeEnrolment(ctx context.Context, actor berth.Actor, id berth.EnrolmentID) error
 
 	// RegisterPlugins adds versions that are not there, enabled or not as they
-	// say, and leaves those that are; an existing one that was only reported
-	// (disabled and without a schema) is completed and takes Enabled.
+	// say, and leaves those that are but for what berth.Plugin.Registered says.
 	// Idempotent, also with several processes at once.
 	RegisterPlugins(ctx context.Context, actor berth.Actor, plugins []berth.Plugin) error
 	// ListPlugins by name, then version as text; the cursor is "name@version".

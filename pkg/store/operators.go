@@ -70,11 +70,12 @@ type Operators interface {
 	// SetPoolPaused stops or resumes placement in a pool; queued tasks wait.
 	SetPoolPaused(ctx context.Context, actor berth.Actor, name string, paused bool) (berth.Pool, error)
 
-	// SetPluginEnabled lets hosts serve a version or not: queued tasks wait. What
-	// was placed before goes on, also when no agent has claimed it yet: the
+	// ChangePlugin changes a version (berth.Plugin.Changed), or is
+	// berth.ErrNotFound. Hosts serve a disabled one no more: queued tasks wait.
+	// What was placed before goes on, also when no agent has claimed it yet: the
 	// decision was made while the version was enabled, and a hand-back would only
 	// make the task wait for what may be enabled again in a moment.
-	SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin berth.PluginVersion, enabled bool) (berth.Plugin, error)
+	ChangePlugin(ctx context.Context, p ChangePluginParams) (berth.Plugin, error)
 
 	// SetTaskPriority gives an unfinished task another priority and so another
 	// rank: the token is replaced, or the live attempt locked, before the task is
@@ -112,6 +113,13 @@ type ForceReleaseParams struct {
 	Attempt berth.AttemptID // "": whichever holds it
 }
 
+// ChangePluginParams of ChangePlugin.
+type ChangePluginParams struct {
+	Actor  berth.Actor
+	Plugin berth.PluginVersion
+	Change berth.PluginChange
+}
+
 // PlacementFacts is what berth knows of a task's chances.
 type PlacementFacts struct {
 	Task berth.Task
@@ -143,6 +151,6 @@ type PlacementDevice struct {
 	// HostDraining: its agent says so, or an operator asked for it.
 	HostDraining bool
 	// Provides are the plugin versions of the task's plugin that its host has,
-	// enabled or not.
+	// enabled or not, but those that differ from what is registered.
 	Provides []berth.PluginVersion
 }

@@ -10,7 +10,10 @@ ALTER TABLE devices DROP COLUMN maintenance_until;
 ALTER TABLE hosts
     DROP COLUMN drain_deadline,
     DROP COLUMN note;
+DROP INDEX host_plugins_version;
+ALTER TABLE host_plugins DROP COLUMN differs;
 ALTER TABLE plugins
+    DROP COLUMN pending,
     DROP COLUMN deprecated,
     DROP COLUMN result_schema,
     DROP COLUMN defaults,

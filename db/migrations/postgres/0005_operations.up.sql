@@ -2,7 +2,7 @@
 -- devices, webhooks, statistics.
 
 -- As in 0004.
-LOCK TABLE attempts, tasks, devices, hosts, plugins;
+LOCK TABLE attempts, tasks, devices, hosts, plugins, host_plugins;
 
 -- The row is locked while its slots are decided. revision counts what changes
 -- slots (cron, time_zone); version counts every edit, for If-Match.
@@ -109,15 +109,23 @@ CREATE TABLE bulk_jobs (
 );
 CREATE INDEX bulk_jobs_running ON bulk_jobs (id) WHERE finished_at IS NULL;
 
--- pending: hosts report it, and nobody has decided.
+-- pending: a host reported it, and nobody has decided. What an older release
+-- knew of such a version was its name.
 ALTER TABLE plugins
+    ADD COLUMN pending       boolean NOT NULL DEFAULT false,
     ADD COLUMN deprecated    boolean NOT NULL DEFAULT false,
     ADD COLUMN result_schema json,
     ADD COLUMN defaults      json NOT NULL DEFAULT '{}', -- run_timeout, retry
     ADD COLUMN note          text NOT NULL DEFAULT '',
     ADD COLUMN revision      integer NOT NULL DEFAULT 1, -- for If-Match
     ADD COLUMN decided_at    timestamptz;
-UPDATE plugins SET decided_at = created_at WHERE enabled;
+UPDATE plugins SET pending = NOT enabled AND schema IS NULL;
+UPDATE plugins SET decided_at = created_at WHERE NOT pending;
+
+-- differs: what the host reports is not what was registered; it serves no tasks
+-- with it.
+ALTER TABLE host_plugins ADD COLUMN differs boolean NOT NULL DEFAULT false;
+CREATE INDEX host_plugins_version ON host_plugins (name, version, host_id);
 
 ALTER TABLE hosts
     ADD COLUMN drain_deadline timestamptz,

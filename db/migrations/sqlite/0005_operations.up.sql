@@ -105,14 +105,22 @@ CREATE TABLE bulk_jobs (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX bulk_jobs_running ON bulk_jobs (id) WHERE finished_at IS NULL;
 
--- pending: hosts report it, and nobody has decided.
-ALTER TABLE plugins ADD COLUMN deprecated    INTEGER NOT NULL DEFAULT 0;
+-- pending: a host reported it, and nobody has decided. What an older release
+-- knew of such a version was its name.
+ALTER TABLE plugins ADD COLUMN pending       INTEGER NOT NULL DEFAULT 0 CHECK (pending IN (0, 1));
+ALTER TABLE plugins ADD COLUMN deprecated    INTEGER NOT NULL DEFAULT 0 CHECK (deprecated IN (0, 1));
 ALTER TABLE plugins ADD COLUMN result_schema TEXT;
 ALTER TABLE plugins ADD COLUMN defaults      TEXT NOT NULL DEFAULT '{}'; -- run_timeout, retry
 ALTER TABLE plugins ADD COLUMN note          TEXT NOT NULL DEFAULT '';
 ALTER TABLE plugins ADD COLUMN revision      INTEGER NOT NULL DEFAULT 1; -- for If-Match
 ALTER TABLE plugins ADD COLUMN decided_at    INTEGER;
-UPDATE plugins SET decided_at = created_at WHERE enabled;
+UPDATE plugins SET pending = 1 WHERE NOT enabled AND schema IS NULL;
+UPDATE plugins SET decided_at = created_at WHERE NOT pending;
+
+-- differs: what the host reports is not what was registered; it serves no tasks
+-- with it.
+ALTER TABLE host_plugins ADD COLUMN differs INTEGER NOT NULL DEFAULT 0 CHECK (differs IN (0, 1));
+CREATE INDEX host_plugins_version ON host_plugins (name, version, host_id);
 
 ALTER TABLE hosts ADD COLUMN drain_deadline INTEGER;
 ALTER TABLE hosts ADD COLUMN note TEXT NOT NULL DEFAULT '';

@@ -83,7 +83,7 @@ WHERE d.pool_id = $1 AND d.admin_state <> 'retired' ORDER BY d.id LIMIT $2`, uid
 	}, `
 SELECT h.id, h.state, COALESCE(h.last_seen_at >= n.now - make_interval(secs => $3), false),
        h.draining OR h.drain_requested_at IS NOT NULL,
-       ARRAY(SELECT p.version FROM host_plugins p WHERE p.host_id = h.id AND p.name = $2 ORDER BY p.version COLLATE "C")
+       ARRAY(SELECT p.version FROM host_plugins p WHERE p.host_id = h.id AND p.name = $2 AND NOT p.differs ORDER BY p.version COLLATE "C")
 FROM hosts h, (SELECT berth_now() AS now OFFSET 0) n WHERE h.id = ANY ($1)`,
 		uids(unique(mapped(devices, func(d berth.Device) berth.HostID { return d.Host }))), plugin, t.s.timings.HostOfflineAfter.Seconds())
 	if err != nil {

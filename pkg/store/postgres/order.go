@@ -2,9 +2,6 @@ package postgres
 
 import (
 	"context"
-	"fmt"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -119,43 +116,4 @@ UPDATE pools SET paused = $2 WHERE name = $1 AND paused <> $2 RETURNING id, name
 		return t.auditChange(actor, now, action, "pool", string(pool.ID), before, after)
 	})
 	return only(pool, err)
-}
-
-// SetPluginEnabled is documented at store.Operators.
-func (s *Store) SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin berth.PluginVersion, enabled bool) (p berth.Plugin, err error) {
-	err = s.write(ctx, "SetPluginEnabled", func(t *tx) error {
-		n, err := t.exec(`UPDATE plugins SET enabled = $3 WHERE name = $1 AND version = $2 AND enabled <> $3`,
-			clean(plugin.Name), clean(plugin.Version), enabled)
-		if err != nil {
-			return err
-		}
-		p, err = found(t, fmt.Sprintf("plugin %s@%s", plugin.Name, plugin.Version), scanPlugin,
-			pluginColumns+` WHERE name = $1 AND version = $2`, clean(plugin.Name), clean(plugin.Version))
-		if err != nil || n == 0 {
-			return err
-		}
-		now, err := t.now()
-		if err != nil {
-			return err
-		}
-		action := berth.AuditPluginDisabled
-		if enabled {
-			action = berth.AuditPluginEnabled
-			if err := t.hintPools(); err != nil {
-				return err
-			}
-		}
-		before, after := berth.FlagFacts("enabled", enabled)
-		return t.auditChange(actor, now, action, "plugin", p.Name+"@"+p.Version, before, after)
-	})
-	return only(p, err)
-}
-
-// hintPools tells every pool's scheduler that there may be something to place.
-func (t *tx) hintPools() error {
-	pools, err := collect(t, func(row pgx.CollectableRow) (id berth.PoolID, err error) { return id, row.Scan(&id) }, `SELECT id FROM pools`)
-	for _, id := range pools {
-		t.hint(store.HintWork, string(id))
-	}
-	return err
 }

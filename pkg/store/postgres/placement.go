@@ -122,7 +122,7 @@ func (r *round) addPlugins(devices []store.FreeDevice) error {
 		return p, c.Scan(&p.host, &p.Name, &p.Version)
 	}, `
 SELECT h.host_id, h.name, h.version FROM host_plugins h JOIN plugins p ON p.name = h.name AND p.version = h.version
-WHERE h.host_id = ANY ($1) AND p.enabled ORDER BY h.host_id, h.name, h.version`, uids(hosts))
+WHERE h.host_id = ANY ($1) AND p.enabled AND NOT h.differs ORDER BY h.host_id, h.name, h.version`, uids(hosts))
 	provided := map[berth.HostID][]berth.PluginVersion{}
 	for _, p := range rows {
 		provided[p.host] = append(provided[p.host], p.PluginVersion)

@@ -62,6 +62,7 @@ type settling struct {
 
 	attempts []berth.AttemptID // live ones, locked
 	devices  reportedDevices
+	differs  map[berth.PluginVersion]bool // from what is registered
 }
 
 // run takes the locks in their order (attempts, leases, tasks, devices, host),
@@ -99,16 +100,20 @@ UPDATE hosts SET state = 'online', draining = $2, agent_version = $3, last_seen_
 }
 
 // registerReported makes the plugins known that the host brings, before every
-// other lock: nothing waits for a plugin's row while it holds one of those.
+// other lock: nothing waits for a plugin's row while it holds one of those. What
+// nobody has approved is kept as the host reports it, for whoever decides.
 func (s *settling) registerReported() error {
-	plugins := mapped(s.p.Plugins, func(pl berth.Plugin) berth.Plugin {
-		if !s.p.ApprovePlugins {
-			return berth.Plugin{PluginVersion: pl.PluginVersion}
+	s.differs = map[berth.PluginVersion]bool{}
+	plugins := mapped(s.p.Plugins, func(pl berth.Plugin) berth.Plugin { return pl.AsReported(s.p.ApprovePlugins) })
+	return s.registerPlugins(s.p.Actor, plugins, func(known, pl berth.Plugin) (next berth.Plugin, changed bool) {
+		if s.p.ApprovePlugins {
+			if next, changed = known.Registered(pl); changed {
+				return next, true
+			}
 		}
-		pl.Enabled = true
-		return pl
+		next, changed, s.differs[pl.PluginVersion] = known.Report(pl)
+		return next, changed
 	})
-	return s.registerPlugins(s.p.Actor, plugins, s.p.ApprovePlugins)
 }
 
 // lockAll locks the live attempts of the host, the leases of its devices, the
@@ -261,24 +266,48 @@ WHERE l.device_id = e.device AND l.fence < e.fence`,
 
 // storePlugins replaces what the host provides.
 func (s *settling) storePlugins() error {
-	names := mapped(s.p.Plugins, func(p berth.Plugin) string { return p.Name })
-	versions := mapped(s.p.Plugins, func(p berth.Plugin) string { return p.Version })
+	plugins := inOrder(s.p.Plugins)
+	names, versions := namesOf(plugins), versionsOf(plugins)
 	if _, err := s.exec(`
 DELETE FROM host_plugins h WHERE h.host_id = $1
   AND NOT EXISTS (SELECT 1 FROM unnest($2::text[], $3::text[]) AS e (name, version) WHERE e.name = h.name AND e.version = h.version)`,
 		uid(s.p.Host), names, versions); err != nil {
 		return err
 	}
-	if len(names) == 0 {
+	if len(plugins) == 0 {
 		return nil
 	}
-	if _, err := s.exec(`
-INSERT INTO host_plugins (host_id, name, version)
-SELECT DISTINCT $1::uuid, e.name, e.version FROM unnest($2::text[], $3::text[]) AS e (name, version) ORDER BY 2, 3
-ON CONFLICT DO NOTHING`, uid(s.p.Host), names, versions); err != nil {
+	for _, p := range plugins {
+		if s.differs[p.PluginVersion] {
+			s.result.DifferingPlugins = append(s.result.DifferingPlugins, p.PluginVersion)
+		}
+	}
+	type stored struct {
+		berth.PluginVersion
+		differs bool
+	}
+	changed, err := collect(s.tx, func(row pgx.CollectableRow) (v stored, err error) {
+		return v, row.Scan(&v.Name, &v.Version, &v.differs)
+	}, `
+INSERT INTO host_plugins AS h (host_id, name, version, differs)
+SELECT $1::uuid, e.name, e.version, e.differs FROM unnest($2::text[], $3::text[], $4::boolean[]) AS e (name, version, differs) ORDER BY 2, 3
+ON CONFLICT (host_id, name, version) DO UPDATE SET differs = EXCLUDED.differs WHERE h.differs <> EXCLUDED.differs
+RETURNING name, version, differs`,
+		uid(s.p.Host), names, versions, mapped(plugins, func(p berth.Plugin) bool { return s.differs[p.PluginVersion] }))
+	if err != nil {
 		return err
 	}
-	var err error
+	var events []berth.AuditEvent
+	for _, v := range changed {
+		if v.differs {
+			events = append(events, berth.AuditEvent{
+				At: s.now, Actor: s.p.Actor, Action: berth.AuditPluginDiffers, TargetKind: "plugin", TargetID: v.Name + "@" + v.Version, Host: s.p.Host,
+			})
+		}
+	}
+	if err := s.auditEvents(events); err != nil {
+		return err
+	}
 	s.result.DisabledPlugins, err = collect(s.tx, scanPluginVersion, `
 SELECT h.name, h.version FROM host_plugins h JOIN plugins p ON p.name = h.name AND p.version = h.version
 WHERE h.host_id = $1 AND NOT p.enabled ORDER BY h.name COLLATE "C", h.version COLLATE "C"`, uid(s.p.Host))

@@ -74,7 +74,7 @@ func placementDevices(t *tx, f *store.PlacementFacts, plugin string) error {
 		return h, r.Scan(&h.id, &h.state, &h.draining, at(&h.seen), fromJSON(&h.versions))
 	}, `SELECT h.id, h.state, h.draining = 1 OR h.drain_requested_at IS NOT NULL, h.last_seen_at,
 		(SELECT json_group_array(version) FROM (
-			SELECT p.version FROM host_plugins p WHERE p.host_id = h.id AND p.name = ?2 ORDER BY p.version))
+			SELECT p.version FROM host_plugins p WHERE p.host_id = h.id AND p.name = ?2 AND p.differs = 0 ORDER BY p.version))
 		FROM hosts h WHERE h.id IN (SELECT host_id FROM devices WHERE pool_id = ?1)`, f.Task.Pool, plugin)
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -120,89 +119,4 @@ func (s *Store) ListDevices(ctx context.Context, filter store.DeviceFilter, p st
 	})
 	devices, next = page(devices, p.Limit(), func(d berth.Device) string { return string(d.ID) })
 	return devices, next, err
-}
-
-// RegisterPlugins implements store.Fleet.
-func (s *Store) RegisterPlugins(ctx context.Context, actor berth.Actor, plugins []berth.Plugin) error {
-	return s.write(ctx, "RegisterPlugins", func(t *tx) error {
-		for _, p := range plugins {
-			if err := registerPlugin(t, actor, p); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// registerPlugin adds a version that is not there, completes one that was only
-// reported, and leaves every other.
-func registerPlugin(t *tx, actor berth.Actor, p berth.Plugin) error {
-	old, ok, err := queryOne(t, scanPlugin, pluginSelect+" WHERE name = ?1 AND version = ?2", p.Name, p.Version)
-	if err != nil {
-		return err
-	}
-	onlyReported := ok && !old.Enabled && len(old.Schema) == 0
-	switch {
-	case !ok:
-		err = t.execOne("INSERT INTO plugins (name, version, enabled, schema, requires, description, created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
-			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Requires, p.Description, micros(t.now))
-	case onlyReported && (p.Enabled || len(p.Schema) > 0):
-		err = t.execOne("UPDATE plugins SET enabled = ?3, schema = ?4, requires = ?5, description = ?6 WHERE name = ?1 AND version = ?2",
-			p.Name, p.Version, p.Enabled, null(string(p.Schema)), p.Requires, p.Description)
-	default:
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if p.Enabled {
-		if err := hintPools(t); err != nil {
-			return err
-		}
-	}
-	return auditChange(t, actor, berth.AuditPluginRegistered, "plugin", p.Name+"@"+p.Version, "", berth.PluginFacts(p))
-}
-
-// hintPools tells every pool that there may be work to place.
-func hintPools(t *tx) error {
-	ids, err := queryAll(t, scanText, "SELECT id FROM pools")
-	for _, id := range ids {
-		hintOf(t, store.HintWork, id)
-	}
-	return err
-}
-
-const pluginSelect = "SELECT name, version, enabled, schema, requires, description, created_at FROM plugins"
-
-func scanPlugin(r row) (p berth.Plugin, err error) {
-	var schema string
-	err = r.Scan(&p.Name, &p.Version, &p.Enabled, opt(&schema), &p.Requires, &p.Description, at(&p.CreatedAt))
-	if schema != "" {
-		p.Schema = []byte(schema)
-	}
-	return p, err
-}
-
-// ListPlugins implements store.Fleet.
-func (s *Store) ListPlugins(ctx context.Context, p store.Page) (plugins []berth.Plugin, next string, err error) {
-	name, version := p.After, ""
-	if i := strings.LastIndexByte(p.After, '@'); i >= 0 {
-		name, version = p.After[:i], p.After[i+1:]
-	}
-	err = s.read(ctx, "ListPlugins", func(t *tx) error {
-		plugins, err = queryAll(t, scanPlugin, pluginSelect+" WHERE (name, version) > (?1, ?2) ORDER BY name, version LIMIT ?3",
-			name, version, p.Limit()+1)
-		return err
-	})
-	plugins, next = page(plugins, p.Limit(), func(p berth.Plugin) string { return p.Name + "@" + p.Version })
-	return plugins, next, err
-}
-
-// PluginVersions implements store.Fleet.
-func (s *Store) PluginVersions(ctx context.Context, name string) (plugins []berth.Plugin, err error) {
-	err = s.read(ctx, "PluginVersions", func(t *tx) error {
-		plugins, err = queryAll(t, scanPlugin, pluginSelect+" WHERE name = ?1 ORDER BY version", name)
-		return err
-	})
-	return plugins, err
 }

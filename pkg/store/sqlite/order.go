@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -97,37 +96,4 @@ func (s *Store) SetPoolPaused(ctx context.Context, actor berth.Actor, name strin
 		return berth.Pool{}, err
 	}
 	return pool, nil
-}
-
-// SetPluginEnabled implements store.Operators.
-func (s *Store) SetPluginEnabled(ctx context.Context, actor berth.Actor, plugin berth.PluginVersion, enabled bool) (p berth.Plugin, err error) {
-	err = s.write(ctx, "SetPluginEnabled", func(t *tx) error {
-		n, err := t.exec("UPDATE plugins SET enabled = ?3 WHERE name = ?1 AND version = ?2 AND enabled <> ?3", plugin.Name, plugin.Version, enabled)
-		if err != nil {
-			return err
-		}
-		var ok bool
-		p, ok, err = queryOne(t, scanPlugin, pluginSelect+" WHERE name = ?1 AND version = ?2", plugin.Name, plugin.Version)
-		switch {
-		case err != nil:
-			return err
-		case !ok:
-			return notFound(fmt.Sprintf("plugin %s@%s", plugin.Name, plugin.Version))
-		case n == 0:
-			return nil
-		}
-		action := berth.AuditPluginDisabled
-		if enabled {
-			action = berth.AuditPluginEnabled
-			if err := hintPools(t); err != nil {
-				return err
-			}
-		}
-		before, after := berth.FlagFacts("enabled", enabled)
-		return auditChange(t, actor, action, "plugin", p.Name+"@"+p.Version, before, after)
-	})
-	if err != nil {
-		return berth.Plugin{}, err
-	}
-	return p, nil
 }

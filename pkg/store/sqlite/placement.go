@@ -161,7 +161,7 @@ func (r *round) enabledPlugins(hosts []berth.HostID) (map[berth.HostID][]berth.P
 	all, err := queryAll(r.tx, func(row row) (p provided, err error) {
 		return p, row.Scan(&p.host, &p.Name, &p.Version)
 	}, `SELECT h.host_id, h.name, h.version FROM host_plugins h JOIN plugins p ON p.name = h.name AND p.version = h.version
-		WHERE p.enabled = 1 AND h.host_id IN (SELECT value FROM json_each(?1)) ORDER BY h.host_id, h.name, h.version`, list(hosts))
+		WHERE p.enabled = 1 AND h.differs = 0 AND h.host_id IN (SELECT value FROM json_each(?1)) ORDER BY h.host_id, h.name, h.version`, list(hosts))
 	out := map[berth.HostID][]berth.PluginVersion{}
 	for _, p := range all {
 		out[p.host] = append(out[p.host], p.PluginVersion)

@@ -1,9 +1,11 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/berth-dev/berth/pkg/berth"
 	"github.com/berth-dev/berth/pkg/store"
@@ -57,8 +59,7 @@ func settle(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) error {
 		h.id, berth.HostOnline, micros(t.now), p.AgentVersion, p.Draining, max(p.Protocol, 1)); err != nil {
 		return err
 	}
-	var err error
-	if res.DisabledPlugins, err = syncPlugins(t, p, h.id); err != nil {
+	if err := syncPlugins(t, p, h.id, res); err != nil {
 		return err
 	}
 	clean, err := syncDevices(t, p, h, res)
@@ -73,29 +74,60 @@ func settle(t *tx, p store.SyncParams, h hostRow, res *store.SyncResult) error {
 	return judgePlaceable(t, h.id)
 }
 
-// syncPlugins stores what the host provides and returns what of it is disabled,
-// by name and version.
-func syncPlugins(t *tx, p store.SyncParams, host berth.HostID) (disabled []berth.PluginVersion, err error) {
+// syncPlugins stores what the host provides and says what of it may not be served,
+// by name and version. What nobody has approved is kept as the host reports it, for
+// whoever decides.
+func syncPlugins(t *tx, p store.SyncParams, host berth.HostID, res *store.SyncResult) error {
+	differed, err := queryAll(t, scanPluginVersion, "SELECT name, version FROM host_plugins WHERE host_id = ?1 AND differs = 1", host)
+	if err != nil {
+		return err
+	}
 	if _, err := t.exec("DELETE FROM host_plugins WHERE host_id = ?1", host); err != nil {
-		return nil, err
+		return err
 	}
 	for _, plugin := range p.Plugins {
-		plugin.Enabled = true
-		if !p.ApprovePlugins {
-			// The bare version, so that a registration completes it.
-			plugin = berth.Plugin{PluginVersion: plugin.PluginVersion}
+		differs, err := syncPlugin(t, p, plugin.AsReported(p.ApprovePlugins))
+		if err != nil {
+			return err
 		}
-		if err := registerPlugin(t, p.Actor, plugin); err != nil {
-			return nil, err
+		if _, err := t.exec("INSERT INTO host_plugins (host_id, name, version, differs) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING",
+			host, plugin.Name, plugin.Version, differs); err != nil {
+			return err
 		}
-		if _, err := t.exec("INSERT INTO host_plugins (host_id, name, version) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING",
-			host, plugin.Name, plugin.Version); err != nil {
-			return nil, err
+		if !differs {
+			continue
+		}
+		res.DifferingPlugins = append(res.DifferingPlugins, plugin.PluginVersion)
+		if slices.Contains(differed, plugin.PluginVersion) {
+			continue
+		}
+		if err := auditEvent(t, berth.AuditEvent{
+			Actor: p.Actor, Action: berth.AuditPluginDiffers, TargetKind: "plugin", TargetID: plugin.Name + "@" + plugin.Version, Host: host,
+		}); err != nil {
+			return err
 		}
 	}
-	return queryAll(t, scanPluginVersion, `SELECT h.name, h.version FROM host_plugins h
+	slices.SortFunc(res.DifferingPlugins, func(a, b berth.PluginVersion) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.Version, b.Version))
+	})
+	res.DisabledPlugins, err = queryAll(t, scanPluginVersion, `SELECT h.name, h.version FROM host_plugins h
 		JOIN plugins p ON p.name = h.name AND p.version = h.version WHERE h.host_id = ?1 AND p.enabled = 0
 		ORDER BY h.name, h.version`, host)
+	return err
+}
+
+// syncPlugin makes a version known that a host reports.
+func syncPlugin(t *tx, p store.SyncParams, plugin berth.Plugin) (differs bool, err error) {
+	err = registerPlugin(t, p.Actor, plugin, func(known, pl berth.Plugin) (next berth.Plugin, changed bool) {
+		if p.ApprovePlugins {
+			if next, changed = known.Registered(pl); changed {
+				return next, true
+			}
+		}
+		next, changed, differs = known.Report(pl)
+		return next, changed
+	})
+	return differs, err
 }
 
 func scanPluginVersion(r row) (v berth.PluginVersion, err error) {

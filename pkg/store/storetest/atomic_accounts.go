@@ -145,10 +145,10 @@ func fleetOperations() []operation {
 				return err2(s.SetPoolPaused(ctx, w.operator, w.pool.Name, true))
 			}
 		}},
-		{name: "SetPluginEnabled", prepare: func(w *world) callFunc {
+		{name: "ChangePlugin", prepare: func(w *world) callFunc {
 			p := berth.PluginVersion{Name: pluginName, Version: pluginVersion}
 			return func(ctx context.Context, s store.Store) error {
-				return err2(s.SetPluginEnabled(ctx, w.operator, p, false))
+				return err2(s.ChangePlugin(ctx, enabling(w.operator, p, false)))
 			}
 		}},
 		{name: "SetTaskPriority", prepare: func(w *world) callFunc {

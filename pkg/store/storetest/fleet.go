@@ -194,7 +194,7 @@ func plugins(w *world) {
 	}
 	for _, v := range versions {
 		want := batch[map[string]int{"1.10.0": 0, "1.9.0": 1}[v.Version]]
-		want.CreatedAt = w.Clock.Now()
+		want.CreatedAt, want.DecidedAt, want.Revision = w.Clock.Now(), w.Clock.Now(), 1
 		if d := diff(want, v); d != "" {
 			w.t.Errorf("version (-want +got):\n%s", d)
 		}

@@ -32,7 +32,7 @@ func stepEnable(m *machine) any {
 	all, err := m.Store.PluginVersions(bg(), pluginName)
 	m.must("plugin versions", err)
 	i := slices.IndexFunc(all, func(p berth.Plugin) bool { return p.PluginVersion == version })
-	p, err := m.Store.SetPluginEnabled(bg(), m.operator, version, !all[i].Enabled)
+	p, err := m.Store.ChangePlugin(bg(), enabling(m.operator, version, !all[i].Enabled))
 	return m.told(p.Enabled, nil, err)
 }
 

@@ -137,7 +137,7 @@ func pluginDisabled(w *world) {
 	enable := func(on bool) {
 		w.t.Helper()
 		for range 2 {
-			p, err := w.Store.SetPluginEnabled(bg(), w.operator, version, on)
+			p, err := w.Store.ChangePlugin(bg(), enabling(w.operator, version, on))
 			w.must("enable", err)
 			if p.Enabled != on || p.PluginVersion != version {
 				w.t.Errorf("plugin %+v", p)
@@ -164,6 +164,6 @@ func pluginDisabled(w *world) {
 			w.t.Errorf("%d audit rows of %s", n, action)
 		}
 	}
-	_, err := w.Store.SetPluginEnabled(bg(), w.operator, berth.PluginVersion{Name: "none", Version: "1.0.0"}, true)
+	_, err := w.Store.ChangePlugin(bg(), enabling(w.operator, berth.PluginVersion{Name: "none", Version: "1.0.0"}, true))
 	w.fails("unknown plugin", err, berth.ErrNotFound)
 }

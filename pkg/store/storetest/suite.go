@@ -45,6 +45,7 @@ func Run(t *testing.T, h Harness) {
 		{"Audit", auditChecks()},
 		{"Fleet", fleetChecks()},
 		{"Operators", operatorChecks()},
+		{"Plugins", pluginChecks()},
 		{"Health", healthChecks()},
 		{"Contract", contractChecks()},
 		{"Accounts", accountChecks()},
