@@ -57,6 +57,12 @@ race: deps-test bin/with-postgres bin/gotest ## Run all tests under the race det
 kill-test: deps-test bin/gotest ## Kill each process and the database at ten random instants, and more (10 min; BERTH_SEED=n)
 	@BERTH_LONG_TESTS=1 bin/gotest -count=1 -timeout 30m $(TESTFLAGS) ./test/kill
 
+# N tasks: make bench-bulk N=100000
+N ?= 1000000
+.PHONY: bench-bulk
+bench-bulk: deps-test ## Cancel N queued tasks (1000000) by filter, killing API and leasekeeper in between, and time lists
+	@BERTH_BULK_TASKS=$(N) go test -count=1 -timeout 60m -v -run TestBulkCancelGoesOn $(TESTFLAGS) ./test/kill
+
 # FUZZTIME and FUZZ narrow it: make fuzz FUZZTIME=5s FUZZ=FuzzVerify
 FUZZTIME ?= 60s
 FUZZ ?= .
