@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/berth-dev/berth/pkg/berth"
+	"github.com/berth-dev/berth/pkg/redact"
 	"github.com/berth-dev/berth/pkg/store"
 )
 
@@ -30,6 +31,7 @@ func retryChecks() []check {
 		in("tries used count, not tries allowed", retryBudget),
 		in("a failed task is queued at once", retryFailed),
 		in("every other state is refused", retryElsewhere),
+		in("with an edited payload", retryEdited),
 	}
 }
 
@@ -379,6 +381,28 @@ func retryElsewhere(w *world) {
 		w.wrongState("retry", err, state)
 		if len(trs) != 0 || diff(before, w.task(id)) != "" {
 			w.t.Errorf("a refused retry had an effect on a %s task", state)
+		}
+	}
+}
+
+// retryEdited: the payload is another, the trail tells that and nothing of it.
+func retryEdited(w *world) {
+	a := w.host("h1", 1)
+	payload := redact.NewBytes([]byte(`{"text": "` + marker + ` edited"}`))
+	for _, id := range []berth.TaskID{a.deadLettered(), a.failed()} {
+		task, _, err := w.Store.RetryTask(bg(), store.RetryParams{TaskParams: w.params(id), Payload: payload})
+		w.must("retry", err)
+		if string(task.Payload.Reveal()) != string(payload.Reveal()) {
+			w.t.Errorf("the payload is %s", task.Payload.Reveal())
+		}
+		trail := w.audit("task", string(id))
+		if after := trail[len(trail)-1].After; after != berth.RetryFacts(task.Budget, true) {
+			w.t.Errorf("the trail says %s", after)
+		}
+		if as := a.again(id); string(as.Payload.Reveal()) != string(payload.Reveal()) {
+			w.t.Errorf("the next attempt gets %s", as.Payload.Reveal())
+		} else {
+			a.completed(as, berth.OutcomeSucceeded)
 		}
 	}
 }
