@@ -113,7 +113,7 @@ func lostRetry(w *lostWorld) lostCall {
 	c.effect = audited("task.retried_by_hand", task.ID)
 	// The repeat answers with the task as it is now.
 	c.again = func(*lostCall) { fail() }
-	c.differs = []string{"state", "tries", "attempts", "finished_at", "reason", "attempt_id", "device_id", "host_id"}
+	c.differs = []string{"state", "tries", "attempts", "finished_at", "reason", "cause", "attempt_id", "device_id", "host_id"}
 	return c
 }
 

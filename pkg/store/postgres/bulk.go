@@ -243,7 +243,7 @@ func bulkWalk(b bulkRow, looks, limit int) (*query, error) {
 WITH walk AS MATERIALIZED (
     SELECT id, cause, row_number() OVER (ORDER BY cause DESC, id DESC) AS n FROM (` + walk + `) w ORDER BY n LIMIT ` + n + `
 ), hit AS MATERIALIZED (
-    SELECT w.id, w.cause, w.n FROM walk w JOIN tasks t ON t.id = w.id WHERE ` + strings.Join(where, " AND ") + ` ORDER BY w.n LIMIT ` + q.arg(limit) + `
+    SELECT w.id, w.cause, w.n FROM walk w CROSS JOIN LATERAL (SELECT * FROM tasks t WHERE t.id = w.id OFFSET 0) t WHERE ` + strings.Join(where, " AND ") + ` ORDER BY w.n LIMIT ` + q.arg(limit) + `
 )
 SELECT id, cause, n, true FROM hit
 UNION ALL

@@ -160,7 +160,13 @@ func listQuery(scope berth.Scope, f store.TaskFilter, page store.Page) *query {
 		places, final := places(q, f.States)
 		switch {
 		case len(final) == 0:
-			from = "(" + strings.Join(places, " UNION ALL ") + ") s JOIN tasks t ON t.id = s.task_id"
+			// OFFSET 0 keeps the places outermost: the planner would rather walk all
+			// tasks by id, and come by every one that is finished.
+			from = "(" + strings.Join(places, " UNION ALL ") + ") s CROSS JOIN LATERAL (SELECT * FROM tasks t WHERE t.id = s.task_id OFFSET 0) t"
+			order = "s.task_id DESC"
+			if page.After != "" {
+				and("s.task_id < %s", uid(berth.TaskID(page.After)))
+			}
 		case len(places) == 0:
 			and("t.final_state = ANY (%s)", final)
 		default:
