@@ -73,7 +73,7 @@ func (r *recycled) giveBack(tb testing.TB, dsn string) {
 	for _, table := range []string{
 		"schedule_inputs", "fires", "schedules", "login_failures", "used_assertions", "secrets", "signing_keys", "refresh_tokens", "users", "audit_events", "idempotency_keys", "artifacts", "log_chunks", "leases", "attempts",
 		"task_inputs", "input_owners", "inputs", "input_parts", "input_uploads",
-		"delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
+		"bulk_jobs", "causes", "delayed", "queue", "tasks", "task_classes", "devices", "host_plugins", "plugins", "enrolment_tokens", "hosts",
 	} {
 		sql.WriteString("DELETE FROM " + table + ";")
 	}
