@@ -228,9 +228,10 @@ func (s Schedule) TaskScope(roles []Role) Scope {
 	return Scope{All: slices.ContainsFunc(roles, func(r Role) bool { return r.Includes(RoleOperator) }), Owner: s.Owner}
 }
 
-// OwnerActor submits the tasks of a schedule.
-func (s Schedule) OwnerActor(requestID string) Actor {
-	return Actor{Principal: s.Owner, RequestID: requestID, Credential: Credential("schedule:" + string(s.ID))}
+// OwnerActor submits the tasks of a schedule, in the course of what by does: a
+// round, or a call of somebody's.
+func (s Schedule) OwnerActor(by Actor) Actor {
+	return Actor{Principal: s.Owner, RequestID: by.RequestID, Client: by.Client, Credential: Credential("schedule:" + string(s.ID))}
 }
 
 // CorrelationOf the tasks of a slot.

@@ -117,7 +117,7 @@ func (t *tx) fire(actor berth.Actor, old berth.Schedule, now time.Time, settle s
 			after.Note = berth.NoteOf(reason)
 		}
 		if moves = made; reason == "" && answer.Cancel {
-			cancelled, err := t.cancelAll(old.OwnerActor(actor.RequestID), busy)
+			cancelled, err := t.cancelAll(old.OwnerActor(actor), busy)
 			if err != nil {
 				return old, nil, nil, err
 			}
@@ -191,7 +191,7 @@ func (t *tx) submitSlots(actor berth.Actor, s berth.Schedule, slots []cron.Slot,
 
 func (t *tx) submitSlot(actor berth.Actor, s berth.Schedule, roles []berth.Role, f berth.Fire) ([]berth.Transition, error) {
 	_, moves, err := t.submit(store.SubmitParams{
-		Actor: s.OwnerActor(actor.RequestID), Scope: s.TaskScope(roles), Roles: roles, Tasks: []berth.NewTask{s.TaskOf(f.Task)},
+		Actor: s.OwnerActor(actor), Scope: s.TaskScope(roles), Roles: roles, Tasks: []berth.NewTask{s.TaskOf(f.Task)},
 		CorrelationID: s.CorrelationOf(f.Key),
 	})
 	return moves, err

@@ -108,7 +108,7 @@ func fire(t *tx, actor berth.Actor, old berth.Schedule, settle string, fresh fun
 			after.Note = berth.NoteOf(reason)
 		}
 		if trs = made; reason == "" && answer.Cancel {
-			cancelled, err := cancelAll(t, old.OwnerActor(actor.RequestID), busy)
+			cancelled, err := cancelAll(t, old.OwnerActor(actor), busy)
 			if err != nil {
 				return old, nil, nil, err
 			}
@@ -183,7 +183,7 @@ func submitSlots(t *tx, actor berth.Actor, s berth.Schedule, slots []cron.Slot, 
 
 func submitSlot(t *tx, actor berth.Actor, s berth.Schedule, roles []berth.Role, f berth.Fire) ([]berth.Transition, error) {
 	return submit(t, store.SubmitParams{
-		Actor: s.OwnerActor(actor.RequestID), Scope: s.TaskScope(roles), Roles: roles, Tasks: []berth.NewTask{s.TaskOf(f.Task)},
+		Actor: s.OwnerActor(actor), Scope: s.TaskScope(roles), Roles: roles, Tasks: []berth.NewTask{s.TaskOf(f.Task)},
 		CorrelationID: s.CorrelationOf(f.Key),
 	})
 }

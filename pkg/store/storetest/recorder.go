@@ -188,7 +188,7 @@ func (r *recorder) ofSchedule(ctx context.Context, caller berth.Actor, trs []ber
 			err = lost
 			break
 		}
-		r.journal.add(berth.Schedule{ID: task.Schedule, Owner: task.Submitter}.OwnerActor(caller.RequestID), []berth.Transition{tr}, nil)
+		r.journal.add(berth.Schedule{ID: task.Schedule, Owner: task.Submitter}.OwnerActor(caller), []berth.Transition{tr}, nil)
 	}
 	r.journal.add(caller, nil, err)
 }
