@@ -27,7 +27,7 @@ type Plugin struct {
 	// Pending: a host reported it and nobody has decided; never together with
 	// Enabled.
 	Pending bool
-	// Deprecated: it is served, and whoever submits work that nothing else can do is
+	// Deprecated versions are served, and whoever submits work that nothing else can do is
 	// warned.
 	Deprecated bool
 	// Schema of the payload, JSON Schema 2020-12.
@@ -298,7 +298,6 @@ func manifestFacts(p Plugin) map[string]string {
 
 // PluginChangeFacts are what administrators change of a version, and what they
 // decided about.
-
 func PluginChangeFacts(p Plugin) Facts {
 	facts := manifestFacts(p)
 	facts["deprecated"] = strconv.FormatBool(p.Deprecated)

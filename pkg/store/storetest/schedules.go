@@ -621,9 +621,10 @@ func scheduleInput(w *world) {
 
 func scheduleEdit(w *world) {
 	owner, other := w.planner(), w.somebody("other", berth.RoleOperator)
-	s := w.scheduled(owner, "s", "*/15 * * * *", overlapping(berth.OverlapAllow))
+	w.scheduled(owner, "s", "*/15 * * * *", overlapping(berth.OverlapAllow))
 	w.at(10, 30)
-	if s = w.edit(other, "s", cronOf("*/10 * * * *")); s.Revision != 2 || s.NextKey != "2026-03-02T10:40:00Z" || s.Owner != owner.Principal {
+	s := w.edit(other, "s", cronOf("*/10 * * * *"))
+	if s.Revision != 2 || s.NextKey != "2026-03-02T10:40:00Z" || s.Owner != owner.Principal {
 		w.t.Errorf("it is edited to %+v", s)
 	}
 	fires := w.fires("s")
