@@ -184,7 +184,7 @@ func (w *world) setUp() {
 	ctx, actor := w.t.Context(), berth.Daemon(berth.ActorSystem, "test")
 	var plugins []berth.Plugin
 	for _, m := range manifest.Builtins() {
-		plugins = append(plugins, berth.Plugin{PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Enabled: true, Schema: m.Schema})
+		plugins = append(plugins, berth.Plugin{PluginVersion: berth.PluginVersion{Name: m.Name, Version: m.Version}, Enabled: true, Schema: m.Schema, ResultSchema: m.ResultSchema, Requires: m.Selector()})
 	}
 	must(w.t, w.store.RegisterPlugins(ctx, actor, plugins))
 	pool, err := w.store.GetPool(ctx, berth.DefaultPool)

@@ -27,9 +27,9 @@ func TestAWrongClockHindersNothing(t *testing.T) {
 		t.Errorf("it is not said once how far off the clock is")
 	}
 	for _, jump := range []time.Duration{26 * time.Hour, 0} {
+		n := w.said("signing by the server's") + w.said("clock is right again")
 		off.Store(int64(jump))
 		w.last.api.dropToken() // the next call needs a fresh one
-		n := w.said("signing by the server's") + w.said("clock is right again")
 		await(t, "a token was fetched", func() bool { return w.said("signing by the server's")+w.said("clock is right again") > n })
 	}
 	w.awaitState(id, berth.StateSucceeded)
