@@ -59,7 +59,7 @@ func TestOperationsUpgradeKeepsEverything(t *testing.T) {
 		d.insert(t, pool, "schedules", object{
 			"id": attemptID(962), "name": "nightly", "pool_id": "00000000-0000-7000-8000-000000000001", "cron": "0 2 * * *", "time_zone": "UTC", "template": "{}",
 			"catch_up": "latest", "catch_up_window_us": 1, "catch_up_limit": 1, "overlap": "skip", "owner_kind": "user", "owner_id": "u",
-			"decided_to": now, "created_at": now, "updated_at": now,
+			"owner_roles": list{"operator"}, "decided_to": now, "created_at": now, "updated_at": now,
 		})
 		d.insert(t, pool, "fires", object{"schedule_id": attemptID(962), "revision": 1, "slot_key": "k", "slot_at": now, "last_slot_at": now, "decided_at": now, "reason": "overlap"})
 		d.insert(t, pool, "bulk_jobs", object{
