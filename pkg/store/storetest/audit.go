@@ -215,6 +215,7 @@ var withoutFacts = map[berth.AuditAction]string{
 	berth.AuditLogRead:         "the target says all",
 	berth.AuditInputRead:       "the target says all",
 	berth.AuditSecretDelivered: "the coordinates say all",
+	berth.AuditPluginDiffers:   "what is registered stands where it was decided, and what a host reports is not on record",
 }
 
 // note remembers a row for everyActionIsWritten, and judges its form.

@@ -116,6 +116,7 @@ func guardOperations() []operation {
 			old := w.allSealed(1)[0]
 			anew := old
 			anew.Value = redact.NewBytes([]byte("anew"))
+			old.Under, anew.Under = "m1", "m2"
 			return func(ctx context.Context, s store.Store) error {
 				return err2(s.ReplaceSealed(ctx, w.operator, old, anew))
 			}
