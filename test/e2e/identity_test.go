@@ -136,7 +136,7 @@ func (f *farm) logsOut(t *testing.T) {
 
 func (f *farm) disables(t *testing.T) {
 	u, tokens := f.person(t, "cat", 0)
-	key, err := f.at(1, tokens.AccessToken).CreateAPIKey(t.Context(), client.APIKeySpec{Name: "k", Roles: []client.Role{"viewer"}})
+	key, err := f.at(1, tokens.AccessToken).CreateAPIKey(t.Context(), client.APIKeySpec{Name: "k", Roles: []client.Role{"submitter"}})
 	if err != nil {
 		t.Fatal(err)
 	}
